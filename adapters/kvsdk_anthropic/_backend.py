@@ -1,0 +1,96 @@
+"""The backend `anthropic:MODEL`."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from kvsdk.backend import (
+    Answer,
+    AsyncChannel,
+    BackendSpec,
+    Call,
+    Capabilities,
+    Channel,
+    Outcome,
+    reject_unknown_options,
+    require_package,
+)
+from kvsdk.cost import list_price
+from kvsdk.errors import MissingCredentials
+from kvsdk.prompt import Request, breakpoint_of
+from kvsdk.reply import Cost
+from kvsdk_anthropic._facts import capabilities
+from kvsdk_anthropic._reply import MessageReader, to_outcome
+from kvsdk_anthropic._translate import to_body
+
+
+class AnthropicBackend:
+    """Anthropic's Messages API.
+
+    Args:
+        model: The model's name.
+        api_key: The key; from `ANTHROPIC_API_KEY` when None.
+        base_url: Another host, without `/v1`; from `ANTHROPIC_BASE_URL` when None.
+    """
+
+    scheme = "anthropic"
+
+    def __init__(self, model: str, *, api_key: str | None = None, base_url: str | None = None) -> None:
+        self.model = model
+        self._api_key = api_key
+        self._base_url = base_url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self.model)
+
+    def check(self) -> None:
+        require_package("anthropic", extra="anthropic")
+        if not (self._api_key or os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN")):
+            raise MissingCredentials(
+                "no API key: pass api_key=... or set ANTHROPIC_API_KEY", backend=self.scheme, model=self.model
+            )
+
+    def encode(self, request: Request, *, stream: bool, call_id: str) -> Call:
+        body = to_body(request, self.model)
+        return Call(body, stream, extra=request.extra.get(self.scheme, {}), id=call_id, request=request)
+
+    def decode(self, call: Call, answer: Answer) -> Outcome:
+        return to_outcome(answer.body)
+
+    def reader(self, call: Call) -> MessageReader:
+        return MessageReader()
+
+    def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
+        asked = {mark.ttl or "5m" for block in request.blocks() if (mark := breakpoint_of(block.part))}
+        return list_price(
+            outcome.usage,
+            outcome.model or self.model,
+            at=at,
+            provider="anthropic",
+            context=outcome.bill,
+            asked_ttls=asked,
+        )
+
+    def open(self) -> Channel:
+        from anthropic import Anthropic
+
+        from kvsdk_anthropic._channel import AnthropicChannel
+
+        client = Anthropic(api_key=self._api_key, base_url=self._base_url, max_retries=0)
+        return AnthropicChannel(client, self.model)
+
+    def open_async(self) -> AsyncChannel:
+        from anthropic import AsyncAnthropic
+
+        from kvsdk_anthropic._channel import AsyncAnthropicChannel
+
+        client = AsyncAnthropic(api_key=self._api_key, base_url=self._base_url, max_retries=0)
+        return AsyncAnthropicChannel(client, self.model)
+
+
+def backend(spec: BackendSpec) -> AnthropicBackend:
+    """The entry point: make the backend of an address."""
+    reject_unknown_options(spec, ("api_key", "base_url"))
+    return AnthropicBackend(spec.target, **spec.options)

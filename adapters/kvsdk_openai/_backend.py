@@ -1,0 +1,138 @@
+"""The backends `openai:MODEL` and `openai+http(s)://HOST/v1#MODEL`."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import Any
+
+from kvsdk.backend import (
+    Answer,
+    AsyncChannel,
+    BackendSpec,
+    Call,
+    Capabilities,
+    Channel,
+    Outcome,
+    Reader,
+    reject_unknown_options,
+    require_package,
+)
+from kvsdk.cost import list_price
+from kvsdk.errors import ConfigurationError, MissingCredentials
+from kvsdk.prompt import Request, breakpoint_of
+from kvsdk.reply import Cost
+from kvsdk_openai import _chat, _responses
+from kvsdk_openai._facts import Api, Profile, capabilities, profile
+from kvsdk_openai._translate import to_chat, to_responses
+
+
+class OpenAIBackend:
+    """OpenAI, or a server that speaks one of its APIs.
+
+    Args:
+        model: The model's name.
+        api: `"responses"` or `"chat"`.
+        server: What the server takes and reports.
+        api_key: The key; from `OPENAI_API_KEY` when None. A compatible server may need none.
+        base_url: Another host, with `/v1`; from `OPENAI_BASE_URL` when None.
+    """
+
+    scheme = "openai"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api: Api = "responses",
+        server: Profile | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+    ) -> None:
+        if api not in ("responses", "chat"):
+            raise ConfigurationError(f"api is 'responses' or 'chat', not {api!r}", backend=self.scheme)
+        self.model = model
+        self.api: Api = api
+        self._server = server or profile("openai")
+        self._api_key = api_key
+        self._base_url = base_url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self.model, self.api, self._server)
+
+    def check(self) -> None:
+        require_package("openai", extra="openai")
+        needs_key = self._server.name == "openai"
+        if needs_key and not (self._api_key or os.environ.get("OPENAI_API_KEY")):
+            raise MissingCredentials(
+                "no API key: pass api_key=... or set OPENAI_API_KEY", backend=self.scheme, model=self.model
+            )
+
+    def encode(self, request: Request, *, stream: bool, call_id: str) -> Call:
+        if self.api == "responses":
+            body = to_responses(request, self.model, self._server)
+        else:
+            body = to_chat(request, self.model, self._server, stream=stream)
+        return Call(body, stream, extra=request.extra.get(self.scheme, {}), id=call_id, request=request)
+
+    def decode(self, call: Call, answer: Answer) -> Outcome:
+        room = _responses if self.api == "responses" else _chat
+        return room.to_outcome(answer.body, self._server)
+
+    def reader(self, call: Call) -> Reader:
+        room = _responses.ResponseReader if self.api == "responses" else _chat.ChatReader
+        return room(self._server)
+
+    def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
+        if not self._server.list_priced:
+            return Cost(reason="a server of one's own has no list price")
+        asked = {mark.ttl or "30m" for block in request.blocks() if (mark := breakpoint_of(block.part))}
+        return list_price(
+            outcome.usage,
+            outcome.model or self.model,
+            at=at,
+            provider=self._server.provider,
+            api_url=None if self._server.provider else self._base_url,
+            context=outcome.bill,
+            default_ttl="30m",
+            asked_ttls=asked,
+        )
+
+    def open(self) -> Channel:
+        from openai import OpenAI
+
+        from kvsdk_openai._channel import OpenAIChannel
+
+        return OpenAIChannel(OpenAI(**self._client_arguments()), self.api, self.scheme, self.model)
+
+    def open_async(self) -> AsyncChannel:
+        from openai import AsyncOpenAI
+
+        from kvsdk_openai._channel import AsyncOpenAIChannel
+
+        return AsyncOpenAIChannel(AsyncOpenAI(**self._client_arguments()), self.api, self.scheme, self.model)
+
+    def _client_arguments(self) -> dict[str, Any]:
+        key = self._api_key
+        if key is None and self._server.name != "openai":
+            key = "none"  # the SDK wants one; the environment's belongs to OpenAI, not to this server
+        return {"api_key": key, "base_url": self._base_url, "max_retries": 0}
+
+
+def backend(spec: BackendSpec) -> OpenAIBackend:
+    """The entry point: make the backend of an address."""
+    if spec.scheme == "openai":
+        reject_unknown_options(spec, ("api", "api_key", "base_url"))
+        return OpenAIBackend(spec.target, **spec.options)
+    reject_unknown_options(spec, ("api", "api_key", "profile"))
+    options = dict(spec.options)
+    host, mark, model = spec.target.partition("#")
+    if not host.startswith("//") or not mark or not model:
+        raise ConfigurationError(
+            f"{spec.scheme}:{spec.target} is no address of a model; write 'openai+http://HOST:PORT/v1#MODEL'",
+            backend="openai",
+        )
+    server = profile(options.pop("profile", "compatible"))
+    base_url = f"{spec.scheme.partition('+')[2]}:{host}"
+    return OpenAIBackend(model, **{"api": "chat", **options}, server=server, base_url=base_url)

@@ -1,0 +1,108 @@
+"""Answers of Chat Completions, whole and streamed, as outcomes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kvsdk.backend import Outcome
+from kvsdk.errors import BackendProtocolError
+from kvsdk.prompt import Part, Text, ToolCall
+from kvsdk.reply import Event, PartEnd, StopReason, TextDelta, ThinkingDelta, ToolCallDelta
+from kvsdk_openai._facts import Profile
+from kvsdk_openai._usage import of_chat, to_bill
+
+_STOP_REASONS: Mapping[str, StopReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+
+
+def to_outcome(body: Any, server: Profile, *, complete: bool = True) -> Outcome:
+    """Read a completion: its first choice.
+
+    Raises:
+        BackendProtocolError: It is none.
+    """
+    choices = body.get("choices") if isinstance(body, Mapping) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0].get("message"), Mapping):
+        raise BackendProtocolError(f"not a chat completion: {str(body)[:200]}", backend="openai")
+    choice = choices[0]
+    parts = tuple(_parts(choice["message"]))
+    reason: StopReason = _STOP_REASONS.get(str(choice.get("finish_reason")), "other")
+    if reason == "end_turn" and any(isinstance(part, ToolCall) for part in parts):
+        reason = "tool_use"  # a forced tool ends with "stop"
+    return Outcome(
+        reply_id=body.get("id"),
+        model=str(body.get("model", "")),
+        parts=parts,
+        stop_reason=reason,
+        usage=of_chat(body.get("usage"), server),
+        raw=body,
+        complete=complete,
+        bill=to_bill(body),
+    )
+
+
+def _parts(message: Mapping[str, Any]) -> Iterator[Part]:
+    text = message.get("content") or message.get("refusal")
+    if text:
+        yield Text(text)
+    for call in message.get("tool_calls") or ():
+        yield ToolCall.parse(call["id"], call["function"]["name"], call["function"].get("arguments") or "")
+
+
+class ChatReader:
+    """Builds a completion from the chunks of a stream."""
+
+    def __init__(self, server: Profile) -> None:
+        self._server = server
+        self._body: dict[str, Any] = {"usage": None}
+        self._text: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._finish: str | None = None
+
+    def feed(self, chunk: Mapping[str, Any]) -> Iterator[Event]:
+        """Take in one chunk."""
+        for name in ("id", "model", "created", "service_tier", "usage"):
+            if chunk.get(name) is not None:
+                self._body[name] = chunk[name]
+        for choice in chunk.get("choices") or ():
+            if choice.get("index", 0) == 0:
+                yield from self._delta(choice.get("delta") or {})
+                if choice.get("finish_reason"):
+                    self._finish = choice["finish_reason"]
+                    yield from (PartEnd(part) for part in _parts(self._message()))
+
+    def outcome(self) -> Outcome:
+        """What has arrived; complete once a choice has said why it ended."""
+        choice = {"index": 0, "message": self._message(), "finish_reason": self._finish}
+        body = {**self._body, "object": "chat.completion", "choices": [choice]}
+        return to_outcome(body, self._server, complete=self._finish is not None)
+
+    def _message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text)}
+        if self._calls:
+            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+        return message
+
+    def _delta(self, delta: Mapping[str, Any]) -> Iterator[Event]:
+        text = delta.get("content") or delta.get("refusal")
+        if text:
+            self._text.append(text)
+            yield TextDelta(text)
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(thought, str) and thought:
+            yield ThinkingDelta(thought)
+        for piece in delta.get("tool_calls") or ():
+            empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+            call = self._calls.setdefault(piece.get("index", 0), empty)
+            function = piece.get("function") or {}
+            call["id"] = piece.get("id") or call["id"]
+            call["function"]["name"] = function.get("name") or call["function"]["name"]
+            arguments = function.get("arguments") or ""
+            call["function"]["arguments"] += arguments
+            yield ToolCallDelta(call["id"], call["function"]["name"], arguments)

@@ -1,0 +1,32 @@
+"""What an adapter is: the protocol it keeps, what it says of itself, and how it is found."""
+
+from kvsdk.backend.capabilities import Capabilities
+from kvsdk.backend.discovery import BackendSpec, backend, reject_unknown_options, require_package
+from kvsdk.backend.protocol import (
+    Answer,
+    AsyncChannel,
+    AsyncEvents,
+    Backend,
+    Call,
+    Channel,
+    Events,
+    Outcome,
+    Reader,
+)
+
+__all__ = [
+    "Answer",
+    "AsyncChannel",
+    "AsyncEvents",
+    "Backend",
+    "BackendSpec",
+    "Call",
+    "Capabilities",
+    "Channel",
+    "Events",
+    "Outcome",
+    "Reader",
+    "backend",
+    "reject_unknown_options",
+    "require_package",
+]

@@ -1,0 +1,49 @@
+"""From an HTTP status to an error of ours; the same for every vendor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from kvsdk.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendUnavailable,
+    ModelNotFound,
+    RateLimited,
+    RequestRejected,
+)
+
+_BY_STATUS: Mapping[int, type[BackendError]] = {
+    401: AuthenticationFailed,
+    403: AuthenticationFailed,
+    404: ModelNotFound,
+    408: BackendUnavailable,
+    409: BackendUnavailable,
+    429: RateLimited,
+}
+
+
+def error_for_status(status: int) -> type[BackendError]:
+    """The class of error that an HTTP status means."""
+    if status >= 500:
+        return BackendUnavailable
+    return _BY_STATUS.get(status, RequestRejected)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a response asks to wait: `retry-after-ms`, or `retry-after` as seconds or a date."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            return max(0.0, float(value) * unit_s)
+        except ValueError:
+            pass
+        try:
+            return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+        except (ValueError, TypeError):
+            continue
+    return None

@@ -1,0 +1,67 @@
+"""A prompt's pieces as digests, in the order in which a prefix grows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import accumulate, takewhile
+
+from kvsdk.prompt import Part, Request, Section, Text, Thinking, Tool, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixBlock:
+    """One piece of a prompt: where it stands, its digest (16 bytes) and its size in bytes of UTF-8."""
+
+    section: Section
+    where: str
+    digest: bytes
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prompt as the ordered digests of its pieces, and the settings that enter a cache's key."""
+
+    blocks: tuple[PrefixBlock, ...]
+    settings: Mapping[str, str]
+    ends_bytes: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole prompt."""
+        return self.ends_bytes[-1] if self.ends_bytes else 0
+
+    def common_blocks(self, other: Prefix) -> int:
+        """How many leading pieces are equal."""
+        pairs = zip(self.blocks, other.blocks, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0].digest == pair[1].digest, pairs))
+
+
+def digest(request: Request) -> Prefix:
+    """Digest a request. Breakpoints are not part of it: they never enter a prompt."""
+    blocks = []
+    for block in request.blocks():
+        text = _content(block.part)
+        content = text.encode("utf-8", "surrogatepass")
+        head = f"{block.place}:{block.kind}:".encode()
+        blocks.append(
+            PrefixBlock(block.section, block.where, sha256(head + content).digest()[:16], len(content))
+        )
+    ends = tuple(accumulate(block.size_bytes for block in blocks))
+    return Prefix(tuple(blocks), {"tool_choice": request.tool_choice or ""}, ends)
+
+
+def _content(part: Part | Tool) -> str:
+    """The text that a vendor sees of a piece, key order as sent."""
+    if isinstance(part, Text):
+        return part.text
+    if isinstance(part, Tool):
+        return f"{part.name}\n{part.description}\n{json.dumps(part.json_schema, ensure_ascii=False)}"
+    if isinstance(part, ToolCall):
+        return f"{part.id}\n{part.name}\n{part.arguments_json}"
+    if isinstance(part, Thinking):
+        return json.dumps(dict(part.data), ensure_ascii=False)
+    return f"{part.call_id}\n{part.is_error}\n{part.content}"

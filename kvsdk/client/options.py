@@ -1,0 +1,227 @@
+"""The keywords of a call, and the request made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypedDict, cast
+
+from kvsdk._text import did_you_mean
+from kvsdk.backend import Backend, Capabilities
+from kvsdk.errors import InvalidRequest, UnknownKeyword, UnsupportedSetting
+from kvsdk.prompt import (
+    MessagesLike,
+    Request,
+    SystemLike,
+    Text,
+    ToolsLike,
+    read_messages,
+    read_system,
+    read_tools,
+)
+from kvsdk.session import SessionState, SessionTable
+
+OnUnsupported = Literal["raise", "drop"]
+
+
+class CallOptions(TypedDict, total=False):
+    """Keywords of `generate`, `stream`, `explain` and `count_tokens`.
+
+    Attributes:
+        system: Instructions before the conversation: a string, or `Text`s with breakpoints.
+        tools: `Tool`s, typed functions, or dicts in the OpenAI or the Anthropic shape.
+        tool_choice: `"auto"`, `"none"`, `"required"`, or the name of a tool.
+        max_tokens: The most tokens to generate (4096).
+        stop: A text, or several, that end the answer.
+        temperature: Sampling temperature.
+        session: A name, or a `Session`.
+        tenant: Whose prompt this is; the client's tenant by default.
+        cache: `"auto"` places breakpoints at the end of tools, system and last turn.
+        strict: Raise `InvalidBreakpoints` rather than change or drop a breakpoint.
+        on_unsupported: `"raise"` or `"drop"` settings that the backend does not take.
+        timeout_s: The longest the whole call may take, retries included.
+        metadata: Labels for the ledger, str to str; never sent.
+        extra: Vendor settings by scheme, such as `{"anthropic": {...}}`.
+    """
+
+    system: SystemLike
+    tools: ToolsLike
+    tool_choice: str | None
+    max_tokens: int
+    stop: str | Sequence[str] | None
+    temperature: float | None
+    session: Any
+    tenant: str | None
+    cache: Literal["auto"] | None
+    strict: bool | None
+    on_unsupported: OnUnsupported | None
+    timeout_s: float | None
+    metadata: Mapping[str, str] | None
+    extra: Mapping[str, Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a client was made with, for calls that do not say otherwise."""
+
+    tenant: str | None = None
+    cache: Literal["auto"] | None = None
+    strict: bool = False
+    on_unsupported: OnUnsupported = "raise"
+
+    def __post_init__(self) -> None:
+        _check_choice("cache", self.cache, ("auto", None))
+        _check_choice("on_unsupported", self.on_unsupported, ("raise", "drop"))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCall:
+    """A call's request, and what is not part of it."""
+
+    request: Request
+    state: SessionState | None
+    strict: bool
+    timeout_s: float | None
+    metadata: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def check_call(
+    backend: Backend,
+    defaults: Defaults,
+    sessions: SessionTable,
+    messages: MessagesLike,
+    options: CallOptions,
+) -> CheckedCall:
+    """Check a call's arguments and make a request of them; nothing is sent.
+
+    Raises:
+        UnknownKeyword: A keyword that calls do not take.
+        InvalidRequest: A value that is wrong; `field` names it.
+        UnsupportedSetting: A setting that the backend does not take, unless told to drop it.
+    """
+    for name in options:
+        if name not in CallOptions.__annotations__:
+            raise UnknownKeyword(
+                f"unknown keyword {name!r}.{did_you_mean(name, CallOptions.__annotations__)}", field=name
+            )
+    tenant = options.get("tenant") or defaults.tenant
+    state = _session(options.get("session"), tenant, sessions)
+    request = _request(messages, options, state, tenant, options.get("cache") or defaults.cache)
+    on_unsupported = options.get("on_unsupported") or defaults.on_unsupported
+    _check_choice("on_unsupported", on_unsupported, ("raise", "drop"))
+    request, notes = _fit(request, backend, drop=on_unsupported == "drop")
+    strict = options.get("strict")
+    return CheckedCall(
+        request,
+        state,
+        defaults.strict if strict is None else strict,
+        options.get("timeout_s"),
+        _labels(options.get("metadata")),
+        notes,
+    )
+
+
+def _request(
+    messages: MessagesLike,
+    options: CallOptions,
+    state: SessionState | None,
+    tenant: str | None,
+    cache: Literal["auto"] | None,
+) -> Request:
+    _check_choice("cache", cache, ("auto", None))
+    turns = read_messages(messages)
+    system = read_system(options.get("system"))
+    while turns and turns[0].role == "system":
+        system += tuple(part for part in turns[0].parts if isinstance(part, Text))
+        turns = turns[1:]
+    if not turns:
+        raise InvalidRequest("messages holds only system messages; nothing to answer", field="messages")
+    tools = read_tools(options.get("tools"))
+    choice = options.get("tool_choice")
+    names = [tool.name for tool in tools]
+    if choice is not None and choice not in ("auto", "none", "required", *names):
+        raise InvalidRequest(
+            f"tool_choice {choice!r} is no tool of this call."
+            f"{did_you_mean(str(choice), ('auto', 'none', 'required', *names))}",
+            field="tool_choice",
+        )
+    if choice is not None and not tools:
+        raise InvalidRequest("tool_choice needs tools", field="tool_choice")
+    max_tokens = options.get("max_tokens", 4096)
+    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+        raise InvalidRequest(f"max_tokens is a whole number of at least 1, not {max_tokens!r}", field="max_tokens")
+    stop = options.get("stop") or ()
+    return Request(
+        messages=turns,
+        system=system,
+        tools=tools,
+        tool_choice=choice,
+        max_tokens=max_tokens,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        temperature=options.get("temperature"),
+        session=state.name if state else None,
+        tenant=state.tenant if state and state.tenant else tenant,
+        auto_cache=cache == "auto",
+        extra=_extra(options.get("extra")),
+    )
+
+
+def _session(value: Any, tenant: str | None, sessions: SessionTable) -> SessionState | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return sessions.get(value, tenant)
+    state = getattr(value, "state", value)
+    if not isinstance(state, SessionState):
+        raise InvalidRequest(f"session is a name or a Session, not {type(value).__name__}", field="session")
+    return state
+
+
+def _fit(request: Request, backend: Backend, *, drop: bool) -> tuple[Request, tuple[str, ...]]:
+    """Leave out, or refuse, the settings that a backend does not take."""
+    given: dict[str, Any] = {
+        "temperature": request.temperature,
+        "stop": request.stop or None,
+        "tools": request.tools or None,
+        "tool_choice": request.tool_choice,
+    }
+    capabilities: Capabilities = backend.capabilities
+    unsupported = [
+        name for name, value in given.items() if value is not None and name not in capabilities.settings
+    ]
+    if not unsupported:
+        return request, ()
+    if not drop:
+        raise UnsupportedSetting(
+            f"{backend.scheme} does not take {', '.join(unsupported)} for {backend.model}; leave it out, or "
+            "pass on_unsupported='drop'",
+            field=unsupported[0],
+            backend=backend.scheme,
+            model=backend.model,
+        )
+    empty: dict[str, Any] = {"temperature": None, "stop": (), "tools": (), "tool_choice": None}
+    kept = replace(request, **{name: empty[name] for name in unsupported})
+    return kept, tuple(f"{name} was left out: {backend.scheme} does not take it" for name in unsupported)
+
+
+def _labels(value: Mapping[str, str] | None) -> Mapping[str, str]:
+    for key, label in (value or {}).items():
+        if not isinstance(key, str) or not isinstance(label, str):
+            raise InvalidRequest(f"metadata is str to str; {key!r} is {label!r}", field="metadata")
+    return dict(value or {})
+
+
+def _extra(value: Mapping[str, Mapping[str, Any]] | None) -> Mapping[str, Mapping[str, Any]]:
+    for scheme, members in (value or {}).items():
+        if not isinstance(members, Mapping):
+            raise InvalidRequest(
+                f"extra is by scheme: {{'anthropic': {{...}}}}; {scheme!r} is {members!r}", field="extra"
+            )
+    return cast("Mapping[str, Mapping[str, Any]]", value or {})
+
+
+def _check_choice(field: str, value: object, known: tuple[object, ...]) -> None:
+    if value not in known:
+        words = " or ".join("None" if item is None else repr(item) for item in known)
+        raise InvalidRequest(f"{field} is {words}, not {value!r}", field=field)

@@ -1,0 +1,78 @@
+"""What both clients do before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from kvsdk.backend import Backend, backend
+from kvsdk.client.operation import Operation, Runtime
+from kvsdk.client.options import CallOptions, Defaults, OnUnsupported, check_call
+from kvsdk.errors import ConfigurationError
+from kvsdk.prompt import MessagesLike
+from kvsdk.resilience import RetryPolicy
+from kvsdk.session import SessionState, SessionTable
+
+if TYPE_CHECKING:
+    from kvsdk.cost import Ledger
+
+
+class ClientBase:
+    """The settings, the ledger and the sessions of a client."""
+
+    def __init__(
+        self,
+        target: str | Backend,
+        *,
+        ledger: Ledger | str | Path | None,
+        tenant: str | None,
+        retry: RetryPolicy | int | bool | None,
+        cache: Literal["auto"] | None,
+        strict: bool,
+        on_unsupported: OnUnsupported,
+        options: Mapping[str, Any],
+    ) -> None:
+        if not isinstance(target, str) and not hasattr(target, "encode"):
+            raise ConfigurationError(f"a backend is 'scheme:target' or a Backend, not {type(target).__name__}")
+        self._defaults = Defaults(tenant=tenant, cache=cache, strict=strict, on_unsupported=on_unsupported)
+        self._backend = backend(target, **options)
+        self._backend.check()
+        self._owns_ledger = isinstance(ledger, str | Path)
+        self._ledger = _open_ledger(ledger)
+        self._sessions = SessionTable()
+        self._runtime = Runtime(
+            backend=self._backend, retry=RetryPolicy.of(retry), has_ledger=self._ledger is not None
+        )
+
+    @property
+    def backend(self) -> Backend:
+        """The backend behind the client."""
+        return self._backend
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger the client writes to, if any."""
+        return self._ledger
+
+    def _operation(self, messages: MessagesLike, options: CallOptions) -> Operation:
+        call = check_call(self._backend, self._defaults, self._sessions, messages, options)
+        return Operation(self._runtime, call)
+
+    def _session_state(self, name: str, tenant: str | None) -> SessionState:
+        return self._sessions.get(name, tenant or self._defaults.tenant)
+
+    def _close_ledger(self) -> None:
+        if self._ledger is not None:
+            if self._owns_ledger:
+                self._ledger.close()
+            else:
+                self._ledger.flush()
+
+
+def _open_ledger(value: Ledger | str | Path | None) -> Ledger | None:
+    if not isinstance(value, str | Path):
+        return value
+    from kvsdk.cost import Ledger
+
+    return Ledger(value)

@@ -1,0 +1,209 @@
+"""Every error kvsdk raises, in one tree.
+
+```
+KvsdkError
+├── ConfigurationError         the set-up is wrong; nothing was sent
+│   ├── UnknownScheme          no backend of that name
+│   ├── BackendNotInstalled    the extra is missing; the text has the pip line
+│   └── MissingCredentials     no API key
+├── InvalidRequest             the call is wrong; nothing was sent
+│   ├── UnknownKeyword         a keyword that the call does not take
+│   ├── InvalidBreakpoints     breakpoints that the backend cannot keep as asked (`strict=True`)
+│   └── UnsupportedSetting     a setting that this backend or model does not take
+├── Unsupported                an operation that this backend does not have
+├── BackendError               the backend refused, failed, or did not answer
+│   ├── RequestRejected        4xx: the request itself (not retried)
+│   ├── AuthenticationFailed   401, 403
+│   ├── ModelNotFound          404
+│   ├── RateLimited            429 (retried)
+│   ├── BackendUnavailable     408, 409, 5xx, overloaded (retried)
+│   ├── BackendUnreachable     no connection (retried)
+│   │   └── BackendTimeout     no answer in time (retried)
+│   ├── BackendProtocolError   an answer that is not one
+│   └── StreamTruncated        a stream that stopped before its end
+├── DeadlineExceeded           `timeout_s` is over
+├── CircuitOpen                a breaker holds requests back
+└── LedgerError                the cost ledger cannot be used
+    └── LedgerTooNew           written by a newer kvsdk
+```
+
+A cache miss is a value (`kvsdk.Miss`), never an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from kvsdk.reply import Reply
+
+
+class KvsdkError(Exception):
+    """Root of every error of kvsdk.
+
+    Attributes:
+        backend: The backend's scheme, such as `"anthropic"`, or None where no backend was involved.
+        model: The model asked for.
+        request_id: The backend's own id of the request, for its support.
+        status: HTTP status, where there was one.
+        retry_after_s: How long the backend asked to wait, in seconds.
+        retryable: Whether the same request may succeed when sent again.
+        billed: False when certainly nothing was billed, None when unknown.
+    """
+
+    retryable: ClassVar[bool] = False
+    billed: ClassVar[bool | None] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        backend: str | None = None,
+        model: str | None = None,
+        request_id: str | None = None,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.backend = backend
+        self.model = model
+        self.request_id = request_id
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        where = [f"{name}={value}" for name, value in self._context() if value is not None]
+        return f"{text} [{', '.join(where)}]" if where else text
+
+    def _context(self) -> tuple[tuple[str, object], ...]:
+        return (
+            ("backend", self.backend),
+            ("model", self.model),
+            ("status", self.status),
+            ("request_id", self.request_id),
+        )
+
+
+class ConfigurationError(KvsdkError):
+    """The client cannot be set up as asked."""
+
+
+class UnknownScheme(ConfigurationError):
+    """No backend has this scheme."""
+
+
+class BackendNotInstalled(ConfigurationError):
+    """The backend's extra is not installed."""
+
+
+class MissingCredentials(ConfigurationError):
+    """No API key was given and none is in the environment."""
+
+
+class InvalidRequest(KvsdkError):
+    """The call itself is wrong; nothing was sent.
+
+    Attributes:
+        field: The argument at fault, such as `"messages[2].content"`.
+    """
+
+    def __init__(
+        self, message: str, *, field: str | None = None, backend: str | None = None, model: str | None = None
+    ) -> None:
+        super().__init__(message, backend=backend, model=model)
+        self.field = field
+
+
+class UnknownKeyword(InvalidRequest):
+    """A keyword argument that the call does not take."""
+
+
+class InvalidBreakpoints(InvalidRequest):
+    """Breakpoints that the backend cannot keep exactly as asked, with `strict=True`."""
+
+
+class UnsupportedSetting(InvalidRequest):
+    """A setting that this backend or model does not take."""
+
+
+class Unsupported(KvsdkError):
+    """An operation that this backend does not have."""
+
+
+class BackendError(KvsdkError):
+    """The backend refused, failed, or did not answer. The vendor's own error is `__cause__`."""
+
+    billed: ClassVar[bool | None] = None
+
+
+class RequestRejected(BackendError):
+    """The backend refused the request itself."""
+
+    billed: ClassVar[bool | None] = False
+
+
+class AuthenticationFailed(BackendError):
+    """The backend did not accept the credentials."""
+
+    billed: ClassVar[bool | None] = False
+
+
+class ModelNotFound(BackendError):
+    """The backend has no such model or endpoint."""
+
+    billed: ClassVar[bool | None] = False
+
+
+class RateLimited(BackendError):
+    """The backend's rate limit is used up."""
+
+    retryable: ClassVar[bool] = True
+    billed: ClassVar[bool | None] = False
+
+
+class BackendUnavailable(BackendError):
+    """The backend failed or is overloaded."""
+
+    retryable: ClassVar[bool] = True
+
+
+class BackendUnreachable(BackendError):
+    """No connection to the backend, or it was lost."""
+
+    retryable: ClassVar[bool] = True
+
+
+class BackendTimeout(BackendUnreachable):
+    """The backend did not answer in time."""
+
+
+class BackendProtocolError(BackendError):
+    """The backend sent something that is not an answer; the text has its start."""
+
+
+class StreamTruncated(BackendError):
+    """A stream stopped before its end.
+
+    What had arrived is in `reply`, and the ledger has a row for it.
+    """
+
+    reply: Reply | None = None
+
+
+class DeadlineExceeded(KvsdkError):
+    """The call's `timeout_s` is over; the last attempt's error is `__cause__`."""
+
+    billed: ClassVar[bool | None] = None
+
+
+class CircuitOpen(KvsdkError):
+    """A circuit breaker holds requests back; `retry_after_s` says for how long."""
+
+
+class LedgerError(KvsdkError):
+    """The cost ledger cannot be read or written."""
+
+
+class LedgerTooNew(LedgerError):
+    """The ledger was written by a newer version of kvsdk."""

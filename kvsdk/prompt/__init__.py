@@ -1,0 +1,53 @@
+"""What goes in: messages, parts, tools, breakpoints, and the request made of them."""
+
+from kvsdk.prompt.dialects import (
+    MessagesLike,
+    SystemLike,
+    ToolsLike,
+    read_messages,
+    read_system,
+    read_tools,
+)
+from kvsdk.prompt.messages import Message
+from kvsdk.prompt.parts import (
+    TTL,
+    TTL_SECONDS,
+    TTLS,
+    Breakpoint,
+    CacheMark,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    breakpoint_of,
+    with_breakpoint,
+)
+from kvsdk.prompt.request import Block, Request, Section
+from kvsdk.prompt.tools import Tool
+
+__all__ = [
+    "TTL",
+    "TTLS",
+    "TTL_SECONDS",
+    "Block",
+    "Breakpoint",
+    "CacheMark",
+    "Message",
+    "MessagesLike",
+    "Part",
+    "Request",
+    "Section",
+    "SystemLike",
+    "Text",
+    "Thinking",
+    "Tool",
+    "ToolCall",
+    "ToolResult",
+    "ToolsLike",
+    "breakpoint_of",
+    "read_messages",
+    "read_system",
+    "read_tools",
+    "with_breakpoint",
+]

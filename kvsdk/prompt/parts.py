@@ -1,0 +1,160 @@
+"""The parts of a prompt and where it may be cached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, cast
+
+from kvsdk.errors import InvalidRequest
+
+TTL = Literal["5m", "30m", "1h", "12h"]
+TTLS: tuple[TTL, ...] = ("5m", "30m", "1h", "12h")
+TTL_SECONDS: Mapping[str, int] = {"5m": 300, "30m": 1800, "1h": 3600, "12h": 43200}
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """Marks where a prompt stops changing: everything up to here, this part included, is reusable.
+
+    Attributes:
+        ttl: How long the prefix should be kept after its last use; None is the backend's default.
+        round: Which way to go when the backend lacks this TTL.
+    """
+
+    ttl: TTL | None = None
+    round: Literal["down", "up"] = "down"
+
+    def __post_init__(self) -> None:
+        if self.ttl is not None and self.ttl not in TTLS:
+            raise InvalidRequest(f"unknown TTL {self.ttl!r}; one of {', '.join(TTLS)}", field="cache")
+        if self.round not in ("down", "up"):
+            raise InvalidRequest(f"round is 'down' or 'up', not {self.round!r}", field="cache")
+
+    @classmethod
+    def of(cls, value: CacheMark) -> Breakpoint | None:
+        """From what a caller writes as `cache=`: True, a TTL, a `Breakpoint`, or None and False."""
+        if value is None or value is False:
+            return None
+        if value is True:
+            return cls()
+        if isinstance(value, cls):
+            return value
+        return cls(ttl=value)  # type: ignore[arg-type]  # checked in __post_init__
+
+
+CacheMark: TypeAlias = Breakpoint | TTL | bool | None
+
+
+def _mark(part: Any) -> None:
+    object.__setattr__(part, "cache", Breakpoint.of(part.cache))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of text. `cache=` puts a breakpoint after it; what is given is turned into a `Breakpoint`."""
+
+    text: str
+    cache: CacheMark = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise InvalidRequest(f"Text needs a str, not {type(self.text).__name__}", field="text")
+        _mark(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model's wish to call a tool.
+
+    Attributes:
+        id: The backend's id of the call; its result names it.
+        name: The tool.
+        arguments: The decoded arguments, empty when they are not a JSON object (see `arguments_json`).
+        arguments_json: The arguments as the model wrote them; sent back unchanged.
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments_json: str = ""
+    cache: CacheMark = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.arguments, Mapping):
+            raise InvalidRequest(
+                f"the arguments of a tool call are an object, not {type(self.arguments).__name__}",
+                field="arguments",
+            )
+        if not self.arguments_json:
+            text = json.dumps(self.arguments, ensure_ascii=False, separators=(",", ":"))
+            object.__setattr__(self, "arguments_json", text)
+        _mark(self)
+
+    @classmethod
+    def parse(cls, id: str, name: str, arguments_json: str) -> ToolCall:
+        """From a backend that sends the arguments as text."""
+        try:
+            value = json.loads(arguments_json or "{}")
+        except json.JSONDecodeError:
+            value = {}
+        return cls(id, name, value if isinstance(value, dict) else {}, arguments_json or "{}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool gave back for the call `call_id`; `content` is text."""
+
+    call_id: str
+    content: str
+    is_error: bool = False
+    cache: CacheMark = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, str):
+            raise InvalidRequest(
+                f"a tool's result is text, not {type(self.content).__name__}; use json.dumps for data",
+                field="content",
+            )
+        _mark(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """A model's reasoning, opaque: passed back unchanged to the vendor it came from, left out elsewhere.
+
+    Attributes:
+        text: The readable part, if any.
+        vendor: The scheme it came from, such as `"anthropic"`.
+        data: The vendor's block as it arrived.
+    """
+
+    text: str
+    vendor: str
+    data: Mapping[str, Any]
+    cache: CacheMark = None
+
+    def __post_init__(self) -> None:
+        _mark(self)
+
+
+Part: TypeAlias = Text | ToolCall | ToolResult | Thinking
+
+#: The `kind` of each part, as it stands in capabilities and reports.
+KINDS: Mapping[type, str] = {
+    Text: "text",
+    ToolCall: "tool_call",
+    ToolResult: "tool_result",
+    Thinking: "thinking",
+}
+
+
+def breakpoint_of(part: object) -> Breakpoint | None:
+    """The breakpoint after a part or a tool."""
+    return cast("Breakpoint | None", getattr(part, "cache", None))
+
+
+def with_breakpoint(part: Any, mark: Breakpoint | None) -> Any:
+    """The same part or tool with another breakpoint (the same object when nothing changes)."""
+    return part if breakpoint_of(part) == mark else replace(part, cache=mark)

@@ -1,0 +1,80 @@
+"""One call, as every adapter reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from kvsdk.prompt.messages import Message
+from kvsdk.prompt.parts import KINDS, Part, Text
+from kvsdk.prompt.tools import Tool
+
+Section = Literal["tools", "system", "messages"]
+
+
+class Block(NamedTuple):
+    """One cacheable piece of a prompt: a tool, a system text or a message's part.
+
+    `message` is the index of the message, or None outside of messages; `place` is where the piece stands
+    (`"tools"`, `"system"` or the message's role) and `kind` what it is (`"tool"` or a part's kind).
+    """
+
+    section: Section
+    message: int | None
+    index: int
+    place: str
+    kind: str
+    part: Part | Tool
+
+    @property
+    def where(self) -> str:
+        """Its place in words that a caller recognises, such as `messages[2].parts[0]`."""
+        if self.message is None:
+            return f"{self.section}[{self.index}]"
+        return f"messages[{self.message}].parts[{self.index}]"
+
+
+ToolChoice: TypeAlias = str
+"""`"auto"`, `"none"`, `"required"`, or the name of one of the tools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A prompt and its settings, checked, and the same for every backend.
+
+    Attributes:
+        messages: The conversation, oldest first.
+        system: Instructions that stand before it.
+        tools: Tools the model may call.
+        tool_choice: `"auto"`, `"none"`, `"required"`, the name of a tool, or None for the vendor's default.
+        max_tokens: The most tokens to generate.
+        stop: Texts that end the answer.
+        temperature: Sampling temperature, or None for the backend's default.
+        session: Name of the conversation this belongs to.
+        tenant: Whose prompt this is; caches are kept apart by tenant where the backend can.
+        auto_cache: Whether kvsdk places breakpoints itself.
+        extra: Vendor settings by scheme, passed through; an adapter reads its own part only.
+    """
+
+    messages: tuple[Message, ...]
+    system: tuple[Text, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    max_tokens: int = 4096
+    stop: tuple[str, ...] = ()
+    temperature: float | None = None
+    session: str | None = None
+    tenant: str | None = None
+    auto_cache: bool = False
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def blocks(self) -> Iterator[Block]:
+        """Every piece in the order in which prefixes grow: tools, system, messages."""
+        for index, tool in enumerate(self.tools):
+            yield Block("tools", None, index, "tools", "tool", tool)
+        for index, text in enumerate(self.system):
+            yield Block("system", None, index, "system", "text", text)
+        for number, message in enumerate(self.messages):
+            for index, part in enumerate(message.parts):
+                yield Block("messages", number, index, message.role, KINDS[type(part)], part)
