@@ -82,16 +82,20 @@ class Usage:
         reasoning: int | None = None,
         write_by_ttl: Mapping[str, int] | None = None,
     ) -> Usage:
-        """From a vendor that reports the parts (Anthropic, Bedrock)."""
-        known = fresh is not None and read is not None and write is not None
+        """From a vendor that reports the parts (Anthropic, Bedrock).
+
+        Where a cache meter is absent, the total is the sum of the others, and an estimate.
+        """
+        is_whole = read is not None and write is not None
         return cls(
-            input_tokens=fresh + read + write if known else None,  # type: ignore[operator]
+            input_tokens=None if fresh is None else fresh + (read or 0) + (write or 0),
             cache_read_tokens=read,
             cache_write_tokens=write,
             fresh_tokens=fresh,
             output_tokens=output,
             reasoning_tokens=reasoning,
             cache_write_by_ttl=write_by_ttl,
+            estimated=frozenset() if is_whole or fresh is None else frozenset({"input_tokens"}),
         )
 
     def __post_init__(self) -> None:
@@ -109,8 +113,8 @@ class Usage:
 
     @property
     def hit_rate(self) -> float | None:
-        """`cache_read_tokens / input_tokens`, 0 to 1; None where either is unknown or nothing was sent."""
-        if self.cache_read_tokens is None or not self.input_tokens:
+        """`cache_read_tokens / input_tokens`, 0 to 1; None where either is unknown or they do not fit."""
+        if self.cache_read_tokens is None or not self.input_tokens or not self.is_consistent:
             return None
         return self.cache_read_tokens / self.input_tokens
 

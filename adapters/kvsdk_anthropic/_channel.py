@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kvsdk._text import excerpt
 from kvsdk.backend import Answer, Call
+from kvsdk.backend.http_errors import server_words
 from kvsdk.errors import BackendProtocolError
+
 from kvsdk_anthropic._errors import our_errors
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _decode(response: httpx2.Response, model: str) -> Any:
         return json.loads(response.content)
     except ValueError as error:
         raise BackendProtocolError(
-            f"the answer is no JSON; it starts with: {excerpt(response.text)}",
+            f"the answer is no JSON; it starts with: {server_words(response.text, response.request.headers)}",
             backend="anthropic",
             model=model,
             status=response.status_code,
@@ -147,7 +148,7 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 def _not_a_stream(response: httpx2.Response, model: str) -> BackendProtocolError:
     return BackendProtocolError(
-        f"the answer is no event stream; it starts with: {excerpt(response.text)}",
+        f"the answer is no event stream; it starts with: {server_words(response.text, response.request.headers)}",
         backend="anthropic",
         model=model,
         status=response.status_code,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from kvsdk._text import excerpt
-from kvsdk.backend.http_errors import error_for_status, retry_after_s
+from kvsdk.backend.http_errors import error_for_status, retry_after_s, server_words
 from kvsdk.errors import (
     BackendError,
     BackendProtocolError,
@@ -59,7 +59,7 @@ def _from_status(error: object, model: str) -> BackendError:
     inner = body.get("error") if isinstance(body, Mapping) else None
     message = inner.get("message") if isinstance(inner, Mapping) else None
     return error_for_status(status)(
-        excerpt(str(message or error.message), 500),
+        server_words(str(message or error.message), error.request.headers, 500),
         backend="anthropic",
         model=model,
         status=status,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kvsdk._text import excerpt
 from kvsdk.backend import Answer, Call
+from kvsdk.backend.http_errors import server_words
 from kvsdk.errors import BackendProtocolError
+
 from kvsdk_openai._errors import our_errors
 from kvsdk_openai._facts import Api
 
@@ -146,7 +147,7 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 def _not_understood(response: httpx2.Response, what: str, scheme: str, model: str) -> BackendProtocolError:
     return BackendProtocolError(
-        f"the answer is {what}; it starts with: {excerpt(response.text)}",
+        f"the answer is {what}; it starts with: {server_words(response.text, response.request.headers)}",
         backend=scheme,
         model=model,
         status=response.status_code,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from kvsdk._text import excerpt
-from kvsdk.backend.http_errors import error_for_status, retry_after_s
+from kvsdk.backend.http_errors import error_for_status, retry_after_s, server_words
 from kvsdk.errors import (
     BackendError,
     BackendProtocolError,
@@ -41,7 +41,7 @@ def our_errors(scheme: str, model: str) -> Iterator[None]:
         yield
     except openai.APIStatusError as error:
         raise error_for_status(error.status_code)(
-            excerpt(_message(error), 500),
+            server_words(_message(error), error.request.headers, 500),
             status=error.status_code,
             request_id=error.request_id,
             retry_after_s=retry_after_s(error.response.headers),

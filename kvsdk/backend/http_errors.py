@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from kvsdk._text import excerpt
 from kvsdk.errors import (
     AuthenticationFailed,
     BackendError,
@@ -24,12 +25,29 @@ _BY_STATUS: Mapping[int, type[BackendError]] = {
     429: RateLimited,
 }
 
+_SHORTEST_KEY = 8  # a shorter one is a placeholder, and part of other words
+
 
 def error_for_status(status: int) -> type[BackendError]:
     """The class of error that an HTTP status means."""
     if status >= 500:
         return BackendUnavailable
     return _BY_STATUS.get(status, RequestRejected)
+
+
+def server_words(text: str, sent: Mapping[str, str], limit: int = 200) -> str:
+    """The start of what a server said, on one line; the key, should it quote that from the request, is blotted out.
+
+    Args:
+        text: What the server said.
+        sent: The headers of the request.
+        limit: Characters at most.
+    """
+    for name in ("authorization", "x-api-key", "api-key"):
+        key = sent.get(name, "").removeprefix("Bearer ")
+        if len(key) >= _SHORTEST_KEY:
+            text = text.replace(key, "***")
+    return excerpt(text, limit)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
 from kvsdk._ids import new_id
-from kvsdk.backend import Answer, Backend, Call, Events, Outcome
+from kvsdk._text import excerpt
+from kvsdk.backend import Answer, Backend, Call, Events, Outcome, Reader
 from kvsdk.caching import Seen, TokenScale, cached_blocks, digest, explain_miss, plan
 from kvsdk.client.options import CheckedCall
 from kvsdk.cost import LedgerRow
 from kvsdk.cost.row import RowState
-from kvsdk.errors import BackendError, DeadlineExceeded, KvsdkError, LedgerError, StreamTruncated
+from kvsdk.errors import (
+    BackendError,
+    BackendProtocolError,
+    DeadlineExceeded,
+    InvalidRequest,
+    KvsdkError,
+    LedgerError,
+    StreamTruncated,
+)
 from kvsdk.reply import (
     BreakpointReport,
     CacheReport,
@@ -30,6 +40,7 @@ from kvsdk.reply import (
     ToolCallDelta,
 )
 from kvsdk.resilience import Deadline, RetryPolicy
+from kvsdk.usage import Usage
 from kvsdk.wire import Cancelled, Effect, Emit, Flow
 
 logger = logging.getLogger("kvsdk")
@@ -69,11 +80,13 @@ class Operation:
 
     def generate(self) -> Flow[Reply]:
         """Send, retry, and reply."""
+        self._start_clock()
         while True:
             wire_call = self._encode(stream=False)
             try:
                 answer: Answer = yield Effect("send", (wire_call, self._deadline.remaining_s()))
-                outcome = self._backend.decode(wire_call, answer)
+                with self._understood(answer.body, answer.request_id):
+                    outcome = self._backend.decode(wire_call, answer)
             except GeneratorExit:
                 raise
             except BaseException as error:
@@ -81,12 +94,13 @@ class Operation:
                 yield from self._wait_or_raise(error)
                 continue
             self._first_token_s = outcome.ttft_s
-            reply = self._reply(outcome, answer.request_id)
+            reply = self._reply(outcome, answer.request_id or wire_call.headers.get("X-Request-Id"))
             yield from self._record(self._row(reply, "ok"))
             return reply
 
     def stream(self) -> Flow[Reply]:
         """Send, retry until the first event, pass events on, and reply."""
+        self._start_clock()
         while True:
             wire_call = self._encode(stream=True)
             try:
@@ -128,12 +142,14 @@ class Operation:
         try:
             while (item := (yield Effect("pull", (events,)))) is not None:
                 has_begun = True
-                for event in reader.feed(item):
+                with self._understood(item, events.request_id):
+                    fed = tuple(reader.feed(item))
+                for event in fed:
                     if self._first_token_s is None and isinstance(event, _DELTAS):
                         self._first_token_s = self._runtime.clock() - self._started_s
                     has_emitted = True
                     yield Emit(event)
-            outcome = reader.outcome()
+            outcome = self._with_estimates(reader.outcome())
             if not outcome.complete:
                 raise StreamTruncated("the stream stopped before its end", **self._where(events))
         except GeneratorExit:
@@ -144,11 +160,11 @@ class Operation:
                 yield from self._record_failure(error)
                 yield from self._wait_or_raise(error)
                 return None
-            partial = self._reply(_as_partial(reader.outcome()), events.request_id)
+            partial = self._reply(self._partial(reader), events.request_id)
+            state: RowState = "partial" if isinstance(error, KvsdkError) else "cancelled"
+            yield from self._record(self._row(partial, state, error))
             if isinstance(error, Cancelled):
-                yield from self._record(self._row(partial, "cancelled", error))
                 return partial
-            yield from self._record(self._row(partial, "partial", error))
             if not isinstance(error, BackendError):
                 raise
             if not has_emitted and error.retryable:
@@ -158,8 +174,53 @@ class Operation:
         yield Effect("close_stream", (events,))
         reply = self._reply(outcome, events.request_id)
         yield from self._record(self._row(reply, "ok"))
-        yield Emit(End(reply))
+        with suppress(Cancelled):  # a reader that leaves now has missed nothing
+            yield Emit(End(reply))
         return reply
+
+    @contextmanager
+    def _understood(self, body: object, request_id: str | None) -> Iterator[None]:
+        """Where a backend's words are read: what does not fit is its fault, and its errors get their place."""
+        try:
+            yield
+        except BackendError as error:
+            error.model = error.model or self._backend.model
+            error.request_id = error.request_id or request_id
+            raise
+        except (InvalidRequest, LookupError, TypeError, AttributeError, ValueError) as error:
+            raise BackendProtocolError(
+                f"not understood ({type(error).__name__}: {error}); it starts with: {excerpt(str(body))}",
+                backend=self._backend.scheme,
+                model=self._backend.model,
+                request_id=request_id,
+            ) from error
+
+    def _partial(self, reader: Reader) -> Outcome:
+        """What has arrived of a broken stream; where not even that is understood, nothing."""
+        try:
+            outcome = reader.outcome()
+        except (BackendError, InvalidRequest, LookupError, TypeError, AttributeError, ValueError):
+            outcome = Outcome(
+                reply_id=None,
+                model=self._backend.model,
+                parts=(),
+                stop_reason="other",
+                usage=Usage(),
+                raw={},
+            )
+        return _as_partial(self._with_estimates(outcome))
+
+    def _with_estimates(self, outcome: Outcome) -> Outcome:
+        """The outcome of a stream, with estimates where it ended without the counts that decide its cost."""
+        usage = outcome.usage
+        guesses: dict[str, int] = {}
+        if usage.input_tokens is None:
+            guesses["input_tokens"] = int(self._estimate())
+        if usage.output_tokens is None:
+            guesses["output_tokens"] = _tokens_of(outcome)
+        if not guesses:
+            return outcome
+        return replace(outcome, usage=replace(usage, **guesses, estimated=usage.estimated | set(guesses)))
 
     def _truncated(self, error: BackendError, partial: Reply, events: Events) -> StreamTruncated:
         if not isinstance(error, StreamTruncated):
@@ -177,6 +238,11 @@ class Operation:
         }
 
     # ------------------------------------------------------------------ attempts
+
+    def _start_clock(self) -> None:
+        """The call begins when its flow does, not while a channel is still being opened."""
+        self._deadline = Deadline(self._call.timeout_s, self._runtime.clock)
+        self._started_s = self._runtime.clock()
 
     def _encode(self, *, stream: bool) -> Call:
         self._deadline.check()
@@ -229,7 +295,7 @@ class Operation:
             cost=self._backend.cost(outcome, self._plan.request, at),
             cache=self._cache_report(outcome),
             backend=self._backend.scheme,
-            model=outcome.model,
+            model=outcome.model or self._backend.model,
             session=self._call.request.session,
             latency=Latency(self._first_token_s, self._runtime.clock() - self._started_s),
             attempts=self._attempts.number,
@@ -256,7 +322,9 @@ class Operation:
         if usage.cache_read_tokens is None:
             notes += ("the backend did not report what it read from its cache",)
         return CacheReport(
-            self._breakpoints(None if total is None else TokenCount(total, is_estimated=False)),
+            self._breakpoints(
+                None if total is None else TokenCount(total, is_estimated="input_tokens" in usage.estimated)
+            ),
             usage.hit_rate,
             notes,
             miss,
@@ -327,16 +395,16 @@ class Operation:
 def _as_partial(outcome: Outcome) -> Outcome:
     """A broken stream's outcome: output is at least what arrived, and the count says it is an estimate."""
     usage = outcome.usage
-    arrived = TokenScale().tokens(sum(_size_bytes(part) for part in outcome.parts))
-    if usage.output_tokens is not None and usage.output_tokens >= arrived and outcome.complete:
-        return outcome
-    output = max(usage.output_tokens or 0, arrived)
+    output = max(usage.output_tokens or 0, _tokens_of(outcome))
     estimated = replace(usage, output_tokens=output, estimated=usage.estimated | {"output_tokens"})
     return replace(outcome, usage=estimated, complete=False)
+
+
+def _tokens_of(outcome: Outcome) -> int:
+    """Tokens of what was generated: an estimate."""
+    return TokenScale().tokens(sum(_size_bytes(part) for part in outcome.parts))
 
 
 def _size_bytes(part: object) -> int:
     text: str = getattr(part, "text", "") or getattr(part, "arguments_json", "")
     return len(text.encode("utf-8", "surrogatepass"))
-
-

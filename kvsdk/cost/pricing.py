@@ -121,7 +121,7 @@ def _bounds(usage: Usage, rates: Rates, output: Decimal, without_cache: Decimal,
     unknown = usage.input_tokens - known
     low = (read + write + unknown * min(candidates)) / _MTOK + output
     high = (read + write + unknown * max(candidates)) / _MTOK + output
-    is_exact = low == high
+    is_exact = low == high and not usage.estimated
     return Cost(
         output=output,
         total=high,

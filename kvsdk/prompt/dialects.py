@@ -18,6 +18,8 @@ MessagesLike: TypeAlias = str | Message | Sequence[Message | Mapping[str, Any]]
 SystemLike: TypeAlias = str | Text | Sequence[str | Text | Mapping[str, Any]] | None
 ToolsLike: TypeAlias = Sequence[Tool | Mapping[str, Any] | Callable[..., Any]] | None
 
+_MARKS = ("cache_control", "prompt_cache_breakpoint")
+
 
 def read_messages(value: MessagesLike) -> tuple[Message, ...]:
     """Messages in our own form.
@@ -132,7 +134,9 @@ def _read_content(content: Any, where: str) -> list[Part]:
     if isinstance(content, str):
         return [Text(content)]
     if isinstance(content, Mapping) or not isinstance(content, Iterable):
-        raise InvalidRequest(f"{where} is a string or a list of parts, not {type(content).__name__}", field=where)
+        raise InvalidRequest(
+            f"{where} is a string or a list of parts, not {type(content).__name__}", field=where
+        )
     return [_read_part(part, f"{where}[{number}]") for number, part in enumerate(content)]
 
 
@@ -161,7 +165,7 @@ def _field(item: Mapping[str, Any], name: str, where: str) -> Any:
 
 def _mark_of(item: Mapping[str, Any], where: str) -> Breakpoint | None:
     """The breakpoint in a vendor's own mark, whichever vendor's it is."""
-    mark = item.get("cache_control") or item.get("prompt_cache_breakpoint")
+    mark = next((item[name] for name in _MARKS if item.get(name) is not None), None)
     if mark is None:
         return None
     if not isinstance(mark, Mapping):
@@ -176,7 +180,10 @@ def _read_text(item: Mapping[str, Any], where: str) -> Part:
 def _read_anthropic_call(item: Mapping[str, Any], where: str) -> Part:
     arguments = _field(item, "input", where)
     return ToolCall(
-        str(_field(item, "id", where)), str(_field(item, "name", where)), arguments, cache=_mark_of(item, where)
+        str(_field(item, "id", where)),
+        str(_field(item, "name", where)),
+        arguments,
+        cache=_mark_of(item, where),
     )
 
 
@@ -211,7 +218,8 @@ def _result_text(content: Any, where: str) -> tuple[str, Breakpoint | None]:
 
 
 def _read_thinking(item: Mapping[str, Any], where: str) -> Part:
-    return Thinking(str(item.get("thinking", "")), "anthropic", dict(item))
+    block = {name: value for name, value in item.items() if name not in _MARKS}
+    return Thinking(str(item.get("thinking", "")), "anthropic", block, _mark_of(item, where))
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Part]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,16 +15,17 @@ from werkzeug import Request, Response
 
 @dataclass
 class Scripted:
-    """One answer: a JSON body, or raw bytes."""
+    """One answer: a JSON body, or raw bytes. A `held` one is not given before the test is over."""
 
     body: Any
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
+    held: bool = False
 
 
-def sse(events: Iterable[Mapping[str, Any] | str], **headers: str) -> Scripted:
-    """A stream of events: dicts get their `type` as the event's name, strings are data as they are."""
+def sse_text(events: Iterable[Mapping[str, Any] | str]) -> str:
+    """Events as they lie on the wire: dicts get their `type` as the event's name, strings are data as they are."""
     lines = []
     for event in events:
         if isinstance(event, str):
@@ -30,18 +33,37 @@ def sse(events: Iterable[Mapping[str, Any] | str], **headers: str) -> Scripted:
         else:
             name = f"event: {event['type']}\n" if "type" in event else ""
             lines.append(f"{name}data: {json.dumps(event, ensure_ascii=False)}\n\n")
-    return Scripted("".join(lines).encode(), headers=headers, content_type="text/event-stream")
+    return "".join(lines)
+
+
+def sse(events: Iterable[Mapping[str, Any] | str], **headers: str) -> Scripted:
+    """A whole stream of events as one answer."""
+    return Scripted(sse_text(events).encode(), headers=headers, content_type="text/event-stream")
 
 
 class Loopback:
-    """The server. Answers are given in the order in which they were scripted."""
+    """The server. Answers are given in the order in which they were scripted; it may be asked from threads."""
 
     def __init__(self, server: HTTPServer) -> None:
         self._answers: list[Scripted] = []
+        self._lock = threading.Lock()
+        self.released = threading.Event()
         self.bodies: list[dict[str, Any]] = []
         self.requests: list[Request] = []
         self.url = server.url_for("").rstrip("/")
-        server.expect_request(_Anything()).respond_with_handler(self._handle)
+        server.expect_request(re.compile(".*")).respond_with_handler(self._handle)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body of the one request that was sent."""
+        (body,) = self.bodies
+        return body
+
+    @property
+    def request(self) -> Request:
+        """The one request that was sent."""
+        (request,) = self.requests
+        return request
 
     def script(self, *answers: Any) -> None:
         """Add answers: `Scripted`, or a JSON body."""
@@ -49,23 +71,28 @@ class Loopback:
             self._answers.append(answer if isinstance(answer, Scripted) else Scripted(answer))
 
     def _handle(self, request: Request) -> Response:
-        self.requests.append(request)
-        self.bodies.append(json.loads(request.get_data() or b"{}"))
-        if not self._answers:
-            return Response(b'{"error": {"message": "nothing scripted"}}', 400, mimetype="application/json")
-        answer = self._answers.pop(0)
+        with self._lock:
+            self.requests.append(request)
+            self.bodies.append(json.loads(request.get_data() or b"{}"))
+            answer = self._answers.pop(0) if self._answers else _NOTHING
+        if answer.held:
+            self.released.wait(10)
         payload = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         return Response(payload, answer.status, dict(answer.headers), content_type=answer.content_type)
 
 
-class _Anything:
-    """A path that matches every path."""
+_NOTHING = Scripted({"error": {"message": "nothing scripted"}}, status=400)
 
-    def __eq__(self, other: object) -> bool:
-        return True
 
-    def __hash__(self) -> int:
-        return 0
-
-    def match(self, uri: str) -> bool:
-        return True
+def paths_of(body: Any, key: str, at: str = "") -> list[str]:
+    """Where a key stands in a body, such as `system[0]`, in the order of the body."""
+    found: list[str] = []
+    if isinstance(body, Mapping):
+        if key in body:
+            found.append(at)
+        for name, value in body.items():
+            found += paths_of(value, key, f"{at}.{name}" if at else str(name))
+    elif isinstance(body, list):
+        for index, value in enumerate(body):
+            found += paths_of(value, key, f"{at}[{index}]")
+    return found

@@ -1,0 +1,91 @@
+"""What a client writes to its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from anthropic_wire import MODEL, message
+from kvsdk import Client
+from kvsdk.cost import Ledger, LedgerRow
+from loopback import Loopback, Scripted
+
+Rows = Callable[[], list[LedgerRow]]
+
+
+def test_a_row_says_what_the_reply_says(client: Client, loopback: Loopback, rows: Rows) -> None:
+    """Ids, usage, cost and labels of a call are in its one row."""
+    loopback.script(Scripted(message(), headers={"request-id": "req_7"}))
+    reply = client.session("user-42", tenant="acme").generate("x", metadata={"team": "blue"})
+    (row,) = rows()
+    assert (row.operation_id, row.attempt, row.state) == (reply.operation_id, 1, "ok")
+    assert (row.backend, row.model) == ("anthropic", MODEL)
+    assert (row.session, row.tenant) == ("user-42", "acme")
+    assert (row.reply_id, row.request_id) == ("msg_1", "req_7")
+    assert (row.usage, row.cost) == (reply.usage, reply.cost)
+    assert row.stop_reason == "end_turn"
+    assert row.metadata == {"team": "blue"}
+    assert timedelta(0) <= datetime.now(UTC) - row.at < timedelta(minutes=1)
+
+
+def test_three_answers_with_one_id_are_three_rows(client: Client, loopback: Loopback, rows: Rows) -> None:
+    """Some servers repeat their ids; ours are the keys."""
+    loopback.script(*[message(id="msg_static")] * 3)
+    for _ in range(3):
+        client.generate("x")
+    assert [row.reply_id for row in rows()] == ["msg_static"] * 3
+    assert len({row.id for row in rows()}) == len({row.operation_id for row in rows()}) == 3
+
+
+def test_a_client_without_a_ledger_writes_none(connect: Callable[..., Client], loopback: Loopback) -> None:
+    """The ledger is optional."""
+    loopback.script(message())
+    client = connect(ledger=None)
+    assert client.generate("x").text == "Valve A."
+    assert client.ledger is None
+
+
+def test_a_ledger_of_the_callers_stays_open(
+    connect: Callable[..., Client], loopback: Loopback, tmp_path: Path
+) -> None:
+    """Closing the client writes the rest of a batched ledger and leaves it usable."""
+    loopback.script(message())
+    with Ledger(tmp_path / "shared.db", durability="batched") as ledger:
+        with connect(ledger=ledger) as client:
+            client.generate("x")
+        assert [row.state for row in ledger.rows()] == ["ok"]
+
+
+def test_sixteen_threads_share_one_client(
+    connect: Callable[..., Client], loopback: Loopback, rows: Rows
+) -> None:
+    """Calls from many threads each get an answer of their own, and each is a row."""
+    loopback.script(*(message(id=f"msg_{number}") for number in range(48)))
+    client = connect()
+    with ThreadPoolExecutor(16) as pool:
+        replies = list(pool.map(lambda number: client.generate(f"question {number}"), range(48)))
+    ids = {f"msg_{number}" for number in range(48)}
+    assert {reply.id for reply in replies} == ids
+    assert {row.reply_id for row in rows()} == ids
+    assert {body["messages"][0]["content"][0]["text"] for body in loopback.bodies} == {
+        f"question {number}" for number in range(48)
+    }
+
+
+def test_a_lost_row_does_not_cost_the_answer(
+    connect: Callable[..., Client], loopback: Loopback, ledger_path: Path, caplog
+) -> None:
+    """When the ledger fails the caller still gets what was paid for, and the loss is an error in the log."""
+    import sqlite3
+
+    loopback.script(message())
+    client = connect()
+    with sqlite3.connect(ledger_path) as connection:
+        connection.execute("DROP TABLE kvsdk_ledger")
+    connection.close()
+    assert client.generate("SECRET-PROMPT").text == "Valve A."
+    (record,) = [record for record in caplog.records if record.name == "kvsdk"]
+    assert "msg_1" in record.getMessage()
+    assert "SECRET-PROMPT" not in record.getMessage()
