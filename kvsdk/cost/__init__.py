@@ -11,11 +11,11 @@ from kvsdk.cost.row import LedgerRow
 
 if TYPE_CHECKING:
     from kvsdk.cost.ledger import Ledger
-    from kvsdk.cost.report import Report, report
+    from kvsdk.cost.reports import Report, report
 
 __all__ = ["Ledger", "LedgerRow", "Rates", "Report", "list_price", "machine_cost", "price", "report"]
 
-_LAZY = {"Ledger": "kvsdk.cost.ledger", "Report": "kvsdk.cost.report", "report": "kvsdk.cost.report"}
+_LAZY = {"Ledger": "kvsdk.cost.ledger", "Report": "kvsdk.cost.reports", "report": "kvsdk.cost.reports"}
 
 
 def __getattr__(name: str) -> Any:

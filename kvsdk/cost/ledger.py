@@ -182,7 +182,7 @@ class _Writer:
                 signal.set()
 
     def _next_batch(self) -> tuple[list[dict[str, Any]], threading.Event | None]:
-        """The rows of the next `BATCH_S` seconds, and what ended the wait: an event to set, or None to stop."""
+        """The rows of the next `BATCH_S` seconds, and an event to set after them, or None to stop."""
         batch: list[dict[str, Any]] = []
         item = self._queue.get()
         ends_at = time.monotonic() + self.BATCH_S

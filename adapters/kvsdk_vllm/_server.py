@@ -1,0 +1,110 @@
+"""The backend `vllm+http(s)://HOST#MODEL`: a `vllm serve` elsewhere.
+
+It speaks Chat Completions, so the OpenAI adapter carries the calls (found by its address, never imported),
+with a profile for what vLLM takes and reports. What is added here are the ids that vLLM understands (vllm
+0.32.0): the request's in `X-Request-Id`, the session's in the body, and the tenant's salt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from kvsdk.backend import (
+    Answer,
+    AsyncChannel,
+    Backend,
+    BackendSpec,
+    Call,
+    Capabilities,
+    Channel,
+    Outcome,
+    Reader,
+)
+from kvsdk.backend import backend as find_backend
+from kvsdk.errors import ConfigurationError
+from kvsdk.prompt import Request
+from kvsdk.reply import Cost
+
+from kvsdk_vllm._facts import capabilities
+from kvsdk_vllm._salt import tenant_salt
+
+_NO_DETAILS = "start the server with --enable-prompt-tokens-details to see what it read from its cache"
+
+
+class VllmServerBackend:
+    """A vLLM server.
+
+    Args:
+        scheme: `"vllm+http"` or `"vllm+https"`.
+        chat: The backend that carries Chat Completions to it.
+    """
+
+    def __init__(self, scheme: str, chat: Backend) -> None:
+        self.scheme = scheme
+        self.model = chat.model
+        self._chat = chat
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(block_size=None, exact_tokens=False)
+
+    def check(self) -> None:
+        self._chat.check()
+
+    def encode(self, request: Request, *, stream: bool, call_id: str) -> Call:
+        call = self._chat.encode(request, stream=stream, call_id=call_id)
+        extra: dict[str, Any] = {}
+        if request.session is not None:
+            extra["session_id"] = request.session
+        salt = tenant_salt(request.tenant)
+        if salt is not None:
+            extra["cache_salt"] = salt
+        extra.update(request.extra.get("vllm", {}))
+        return replace(call, headers={"X-Request-Id": call_id}, extra=extra)
+
+    def decode(self, call: Call, answer: Answer) -> Outcome:
+        return _with_note(self._chat.decode(call, answer))
+
+    def reader(self, call: Call) -> Reader:
+        return _Reader(self._chat.reader(call))
+
+    def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
+        return Cost(reason="a server does not say how long it was busy with a request")
+
+    def open(self) -> Channel:
+        return self._chat.open()
+
+    def open_async(self) -> AsyncChannel:
+        return self._chat.open_async()
+
+
+class _Reader:
+    def __init__(self, inner: Reader) -> None:
+        self._inner = inner
+        self.feed = inner.feed
+
+    def outcome(self) -> Outcome:
+        return _with_note(self._inner.outcome())
+
+
+def _with_note(outcome: Outcome) -> Outcome:
+    if not outcome.complete or outcome.usage.cache_read_tokens is not None:
+        return outcome
+    return replace(outcome, notes=(*outcome.notes, _NO_DETAILS))
+
+
+def server_backend(spec: BackendSpec) -> VllmServerBackend:
+    """The backend of an address such as `vllm+http://127.0.0.1:8000#smollm2`."""
+    host, mark, model = spec.target.partition("#")
+    if not host.startswith("//") or not mark or not model:
+        raise ConfigurationError(
+            f"{spec.scheme}:{spec.target} is no address of a model; write 'vllm+http://HOST:PORT#MODEL'",
+            backend="vllm",
+        )
+    path = host.rstrip("/")
+    base = path if path.endswith("/v1") else f"{path}/v1"
+    address = f"openai+{spec.scheme.partition('+')[2]}:{base}#{model}"
+    chat = find_backend(address, profile="vllm", scheme=spec.scheme, **spec.options)
+    return VllmServerBackend(spec.scheme, chat)

@@ -1,0 +1,5 @@
+"""`python -m kvsdk`."""
+
+from kvsdk.cli import main
+
+main()
