@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
-from kvsdk.prompt import Message, Part, Request, Text, Thinking, ToolCall, ToolResult, breakpoint_of
+from kvsdk.prompt import Message, Part, Request, Text, Thinking, Tool, ToolCall, ToolResult, breakpoint_of
+
 from kvsdk_openai._facts import Profile, takes_marks
 
 _KEY_LIMIT = 64
@@ -22,7 +23,9 @@ def to_responses(request: Request, model: str, server: Profile) -> dict[str, Any
     """The body of a Responses call. System texts lead the input, where they can carry marks."""
     items: list[dict[str, Any]] = []
     if request.system:
-        items.append({"role": "developer", "content": [_content(text, "input_text") for text in request.system]})
+        items.append(
+            {"role": "developer", "content": [_content(text, "input_text") for text in request.system]}
+        )
     for message in request.messages:
         items.extend(_items(message))
     body: dict[str, Any] = {"model": model, "input": items, "max_output_tokens": request.max_tokens}
@@ -53,17 +56,7 @@ def to_chat(request: Request, model: str, server: Profile, *, stream: bool) -> d
         messages.extend(_chat_messages(message))
     body: dict[str, Any] = {"model": model, "messages": messages, server.max_tokens: request.max_tokens}
     if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": tool.json_schema,
-                },
-            }
-            for tool in request.tools
-        ]
+        body["tools"] = [_chat_tool(tool, server) for tool in request.tools]
     if request.tool_choice is not None:
         choice = request.tool_choice
         plain = choice in ("auto", "none", "required")
@@ -134,6 +127,17 @@ def _content(part: Text | ToolResult, kind: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------- Chat
 
 
+def _chat_tool(tool: Tool, server: Profile) -> dict[str, Any]:
+    function: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.json_schema,
+    }
+    if server.strict_tools:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
 def _chat_messages(message: Message) -> Iterator[dict[str, Any]]:
     if message.role == "tool":
         for part in message.parts:
@@ -141,8 +145,10 @@ def _chat_messages(message: Message) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "tool_call_id": part.call_id, "content": _chat_content((part,))}
         return
     texts = tuple(part for part in message.parts if isinstance(part, Text))
+    if not texts and not message.tool_calls:
+        return  # all of it was another vendor's reasoning
     turn: dict[str, Any] = {"role": message.role}
-    if texts or not message.tool_calls:
+    if texts:
         turn["content"] = _chat_content(texts)
     if message.tool_calls:
         turn["tool_calls"] = [

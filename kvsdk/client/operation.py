@@ -156,6 +156,7 @@ class Operation:
             raise
         except BaseException as error:
             yield Effect("close_stream", (events,))
+            self._place(error, events.request_id)
             if not has_begun:
                 yield from self._record_failure(error)
                 yield from self._wait_or_raise(error)
@@ -184,8 +185,7 @@ class Operation:
         try:
             yield
         except BackendError as error:
-            error.model = error.model or self._backend.model
-            error.request_id = error.request_id or request_id
+            self._place(error, request_id)
             raise
         except (InvalidRequest, LookupError, TypeError, AttributeError, ValueError) as error:
             raise BackendProtocolError(
@@ -194,6 +194,12 @@ class Operation:
                 model=self._backend.model,
                 request_id=request_id,
             ) from error
+
+    def _place(self, error: BaseException, request_id: str | None) -> None:
+        """Say where an error comes from that was found inside an answer."""
+        if isinstance(error, BackendError):
+            error.backend, error.model = self._backend.scheme, self._backend.model
+            error.request_id = error.request_id or request_id
 
     def _partial(self, reader: Reader) -> Outcome:
         """What has arrived of a broken stream; where not even that is understood, nothing."""

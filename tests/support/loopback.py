@@ -25,7 +25,7 @@ class Scripted:
 
 
 def sse_text(events: Iterable[Mapping[str, Any] | str]) -> str:
-    """Events as they lie on the wire: dicts get their `type` as the event's name, strings are data as they are."""
+    """Events on the wire: dicts get their `type` as the event's name, strings are data as they are."""
     lines = []
     for event in events:
         if isinstance(event, str):
@@ -42,7 +42,7 @@ def sse(events: Iterable[Mapping[str, Any] | str], **headers: str) -> Scripted:
 
 
 class Loopback:
-    """The server. Answers are given in the order in which they were scripted; it may be asked from threads."""
+    """The server. Answers are given in the order in which they were scripted, to any thread."""
 
     def __init__(self, server: HTTPServer) -> None:
         self._answers: list[Scripted] = []

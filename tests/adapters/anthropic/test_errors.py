@@ -10,6 +10,7 @@ import anthropic
 import kvsdk
 import pytest
 from anthropic_wire import MODEL, message
+from asking import ask
 from kvsdk import Client
 from kvsdk.cost import LedgerRow
 from loopback import Loopback, Scripted
@@ -46,11 +47,7 @@ def test_each_status_has_its_leaf(
     """An HTTP status raises exactly its class, with the vendor's words, its request id and its own error."""
     loopback.script(refusal(status))
     with pytest.raises(kvsdk.BackendError, match="The vendor's words") as caught:
-        if streams:
-            with client.stream("x") as answer:
-                list(answer)
-        else:
-            client.generate("x")
+        ask(client, "x", streams=streams)
     error = caught.value
     assert type(error) is leaf
     assert (error.backend, error.model, error.status, error.request_id) == (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from anthropic_wire import message, start, text, text_block
+from asking import ask
 from kvsdk import Client, KvsdkError, Message, Text
 from loopback import Loopback, Scripted, sse
 
@@ -44,11 +45,7 @@ def test_no_error_shows_a_key_or_a_prompt(
     caplog.set_level(logging.DEBUG, logger="kvsdk")
     loopback.script(answer)
     with pytest.raises(KvsdkError) as caught:
-        if streams:
-            with secret.stream(PROMPT, system=PROMPT) as stream:
-                list(stream)
-        else:
-            secret.generate(PROMPT, system=PROMPT)
+        ask(secret, PROMPT, streams=streams, system=PROMPT)
     shown = f"{caught.value} {caught.value!r} {''.join(traceback.format_exception_only(caught.value))}"
     shown += "".join(record.getMessage() for record in caplog.records if record.name == "kvsdk")
     assert KEY not in shown

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from anthropic_wire import MODEL, message, text, tool_use
-from kvsdk import Client, Message, Text
+from kvsdk import Client, Message, Text, Thinking, Tool, ToolCall
 from loopback import Loopback
 
 SIGNED = {"type": "thinking", "thinking": "Look first.", "signature": "c2ln"}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "pressure", "input": {"valve": "B", "at": 1}}
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"valve": {"type": "string"}, "at": {"type": "integer"}},
+    "required": ["valve", "at"],
+}
+PRESSURE = Tool("pressure", "Pressure at a valve.", SCHEMA)
+
+
 def pressure(valve: str, at: int) -> str:
-    """Pressure at a valve."""
     return f"{valve}: {at} bar"
 
 
@@ -22,12 +29,12 @@ def test_the_second_request_extends_the_first(client: Client, loopback: Loopback
         message(text("1 bar.")),
     )
     messages = [Message.user("Pressure at B?")]
-    first = client.generate(messages, tools=[pressure])
+    first = client.generate(messages, tools=[PRESSURE])
     messages += [
         first.message,
         *(Message.tool(call.id, pressure(**call.arguments)) for call in first.tool_calls),
     ]
-    assert client.generate(messages, tools=[pressure]).text == "1 bar."
+    assert client.generate(messages, tools=[PRESSURE]).text == "1 bar."
 
     one, two = loopback.bodies
     assert two == {
@@ -45,15 +52,7 @@ def test_the_second_request_extends_the_first(client: Client, loopback: Loopback
             {
                 "name": "pressure",
                 "description": "Pressure at a valve.",
-                "input_schema": {
-                    "properties": {
-                        "valve": {"title": "Valve", "type": "string"},
-                        "at": {"title": "At", "type": "integer"},
-                    },
-                    "required": ["valve", "at"],
-                    "title": "pressure",
-                    "type": "object",
-                },
+                "input_schema": SCHEMA,
             }
         ],
     }
@@ -84,8 +83,6 @@ def test_parallel_results_and_what_the_user_adds_are_one_turn(client: Client, lo
 
 
 def message_with_calls(*ids: str) -> Message:
-    from kvsdk import ToolCall
-
     return Message.assistant(*(ToolCall(id, "pressure", {"valve": "B"}) for id in ids))
 
 
@@ -101,8 +98,6 @@ def test_blocks_of_server_tools_go_back_unchanged(client: Client, loopback: Loop
 
 def test_another_vendors_thinking_is_left_out(client: Client, loopback: Loopback) -> None:
     """Opaque reasoning goes back to the vendor it came from only."""
-    from kvsdk import Thinking
-
     foreign = Message.assistant(Thinking("Hm.", "openai", {"type": "reasoning", "id": "rs_1"}), "Hello")
     loopback.script(message())
     client.generate([Message.user("x"), foreign, Message.user("y")])
