@@ -22,8 +22,11 @@ DEFAULT_TIMEOUT_S = 600.0
 class OpenAIChannel:
     """Sends through `openai.OpenAI`."""
 
-    def __init__(self, client: OpenAI, api: Api, scheme: str, model: str) -> None:
+    def __init__(
+        self, client: OpenAI, api: Api, scheme: str, model: str, *, tokenize_url: str | None = None
+    ) -> None:
         self._client = client
+        self._tokenize_url = tokenize_url
         resource = client.responses if api == "responses" else client.chat.completions
         self._create: Any = resource.with_raw_response.create
         self._scheme = scheme
@@ -32,7 +35,7 @@ class OpenAIChannel:
     def send(self, call: Call, timeout_s: float | None) -> Answer:
         with our_errors(self._scheme, self._model):
             response = self._create(**_arguments(call, timeout_s))
-            return Answer(_decode(response.http_response, self._scheme, self._model), response.request_id)
+            return Answer(_decode(response.http_response, self._scheme, self._model), _id(response, call))
 
     def stream(self, call: Call, timeout_s: float | None) -> OpenAIEvents:
         from openai import Stream
@@ -43,10 +46,14 @@ class OpenAIChannel:
                 response.http_response.read()
                 raise _not_understood(response.http_response, "no event stream", self._scheme, self._model)
             events = response.parse(to=Stream[object])
-            return OpenAIEvents(events, response.request_id, self._scheme, self._model)
+            return OpenAIEvents(events, _id(response, call), self._scheme, self._model)
 
     def count_tokens(self, call: Call, timeout_s: float | None) -> int | None:
-        return None
+        if self._tokenize_url is None:
+            return None
+        with our_errors(self._scheme, self._model):
+            found = self._client.post(self._tokenize_url, cast_to=object, **_tokenize(call, timeout_s))
+            return _count(found, self._scheme, self._model)
 
     def close(self) -> None:
         self._client.close()
@@ -75,8 +82,11 @@ class OpenAIEvents:
 class AsyncOpenAIChannel:
     """Sends through `openai.AsyncOpenAI`."""
 
-    def __init__(self, client: AsyncOpenAI, api: Api, scheme: str, model: str) -> None:
+    def __init__(
+        self, client: AsyncOpenAI, api: Api, scheme: str, model: str, *, tokenize_url: str | None = None
+    ) -> None:
         self._client = client
+        self._tokenize_url = tokenize_url
         resource = client.responses if api == "responses" else client.chat.completions
         self._create: Any = resource.with_raw_response.create
         self._scheme = scheme
@@ -85,7 +95,7 @@ class AsyncOpenAIChannel:
     async def send(self, call: Call, timeout_s: float | None) -> Answer:
         with our_errors(self._scheme, self._model):
             response = await self._create(**_arguments(call, timeout_s))
-            return Answer(_decode(response.http_response, self._scheme, self._model), response.request_id)
+            return Answer(_decode(response.http_response, self._scheme, self._model), _id(response, call))
 
     async def stream(self, call: Call, timeout_s: float | None) -> AsyncOpenAIEvents:
         from openai import AsyncStream
@@ -96,10 +106,14 @@ class AsyncOpenAIChannel:
                 await response.http_response.aread()
                 raise _not_understood(response.http_response, "no event stream", self._scheme, self._model)
             events = response.parse(to=AsyncStream[object])
-            return AsyncOpenAIEvents(events, response.request_id, self._scheme, self._model)
+            return AsyncOpenAIEvents(events, _id(response, call), self._scheme, self._model)
 
     async def count_tokens(self, call: Call, timeout_s: float | None) -> int | None:
-        return None
+        if self._tokenize_url is None:
+            return None
+        with our_errors(self._scheme, self._model):
+            found = await self._client.post(self._tokenize_url, cast_to=object, **_tokenize(call, timeout_s))
+            return _count(found, self._scheme, self._model)
 
     async def close(self) -> None:
         await self._client.close()
@@ -126,12 +140,37 @@ class AsyncOpenAIEvents:
 
 
 def _arguments(call: Call, timeout_s: float | None) -> dict[str, Any]:
+    """What the SDK's method takes.
+
+    The body goes in as `extra_body`, which is sent as it is and wins over arguments. A message given as an
+    argument is held against every type of item there is: 13 ms for forty of them (openai 3.57.0, 2026-11-30).
+    """
+    required = {"model": call.body["model"], "messages": []} if "messages" in call.body else {}
     return {
-        **call.body,
+        **required,
         "extra_headers": call.headers or None,
-        "extra_body": call.extra or None,
+        "extra_body": {**call.body, **call.extra},
         "timeout": DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s,
     }
+
+
+def _id(response: Any, call: Call) -> str | None:
+    """The server's id of the request, or the one we gave it where it sends none (vLLM)."""
+    own: str | None = response.request_id
+    return own or call.headers.get("X-Request-Id")
+
+
+def _tokenize(call: Call, timeout_s: float | None) -> dict[str, Any]:
+    members = {name: call.body[name] for name in ("model", "messages", "tools") if name in call.body}
+    timeout = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+    return {"body": {**members, "add_generation_prompt": True}, "options": {"timeout": timeout}}
+
+
+def _count(found: object, scheme: str, model: str) -> int:
+    count = found.get("count") if isinstance(found, dict) else None
+    if not isinstance(count, int):
+        raise BackendProtocolError(f"not a count of tokens: {str(found)[:200]}", backend=scheme, model=model)
+    return count
 
 
 def _decode(response: httpx2.Response, scheme: str, model: str) -> Any:

@@ -19,7 +19,18 @@ from typing import cast
 
 from kvsdk.backend import Capabilities
 from kvsdk.errors import InvalidBreakpoints
-from kvsdk.prompt import TTL, TTL_SECONDS, Block, Breakpoint, Request, Text, breakpoint_of, with_breakpoint
+from kvsdk.prompt import (
+    TTL,
+    TTL_SECONDS,
+    Block,
+    Breakpoint,
+    Message,
+    Part,
+    Request,
+    Text,
+    breakpoint_of,
+    with_breakpoint,
+)
 from kvsdk.reply import BreakpointReport, BreakpointStatus
 
 
@@ -68,7 +79,7 @@ def plan(request: Request, capabilities: Capabilities, *, strict: bool = False) 
     Raises:
         InvalidBreakpoints: With `strict`, when one cannot be kept exactly as asked.
     """
-    blocks = tuple(request.blocks())
+    blocks = request.blocks()
     marks = [
         _Mark(index, index, mark) for index, block in enumerate(blocks) if (mark := breakpoint_of(block.part))
     ]
@@ -91,9 +102,7 @@ def plan(request: Request, capabilities: Capabilities, *, strict: bool = False) 
     return Plan(_rewrite(request, sent), reports, ends)
 
 
-def _with_automatic(
-    marks: list[_Mark], blocks: Sequence[Block], capabilities: Capabilities
-) -> list[_Mark]:
+def _with_automatic(marks: list[_Mark], blocks: Sequence[Block], capabilities: Capabilities) -> list[_Mark]:
     taken = {mark.origin for mark in marks}
     for section in ("tools", "system", "messages"):
         ends = [index for index, block in enumerate(blocks) if block.section == section]
@@ -135,7 +144,11 @@ def _move(mark: _Mark, blocks: Sequence[Block], capabilities: Capabilities) -> N
         return
     block = blocks[mark.origin]
     blank = isinstance(block.part, Text) and not block.part.text.strip()
-    why = "an empty text cannot carry a mark" if blank else f"a {block.kind} of {block.place} cannot carry a mark"
+    why = (
+        "an empty text cannot carry a mark"
+        if blank
+        else f"a {block.kind} of {block.place} cannot carry a mark"
+    )
     if mark.end < 0:
         mark.become("dropped", f"{why} and nothing before it can")
     else:
@@ -180,7 +193,9 @@ def _limit(marks: Sequence[_Mark], blocks: Sequence[Block], capabilities: Capabi
     limit = capabilities.max_breakpoints
     if limit is None or len(ends) <= limit:
         return
-    deepest = {section: next((end for end in ends if blocks[end].section == section), None) for section in _KEEP}
+    deepest = {
+        section: next((end for end in ends if blocks[end].section == section), None) for section in _KEEP
+    }
     ranked = [end for end in deepest.values() if end is not None]
     ranked += [end for end in ends if end not in ranked]
     kept = set(ranked[:limit])
@@ -216,16 +231,24 @@ def _refuse_changes(marks: Sequence[_Mark], blocks: Sequence[Block]) -> None:
 
 
 def _rewrite(request: Request, sent: dict[int, str | None]) -> Request:
-    """The request with exactly these marks; pieces that do not change are the same objects."""
-    pieces = iter(
+    """The request with exactly these marks; whatever does not change is the same object."""
+    blocks = request.blocks()
+    parts = [
         with_breakpoint(block.part, Breakpoint(cast("TTL | None", sent[index])) if index in sent else None)
-        for index, block in enumerate(request.blocks())
-    )
+        for index, block in enumerate(blocks)
+    ]
+    if all(part is block.part for part, block in zip(parts, blocks, strict=True)):
+        return request
+    rest = iter(parts)
     return replace(
         request,
-        tools=tuple(next(pieces) for _ in request.tools),
-        system=tuple(next(pieces) for _ in request.system),
+        tools=tuple(next(rest) for _ in request.tools),
+        system=tuple(next(rest) for _ in request.system),
         messages=tuple(
-            replace(message, parts=tuple(next(pieces) for _ in message.parts)) for message in request.messages
+            _with_parts(message, tuple(next(rest) for _ in message.parts)) for message in request.messages
         ),
     )
+
+
+def _with_parts(message: Message, parts: tuple[Part, ...]) -> Message:
+    return message if parts == message.parts else replace(message, parts=parts)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, takewhile
+from typing import NamedTuple
 
 from kvsdk.prompt import Part, Request, Section, Text, Thinking, Tool, ToolCall
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixBlock:
+class PrefixBlock(NamedTuple):
     """One piece of a prompt: where it stands, its digest (16 bytes) and its size in bytes of UTF-8."""
 
     section: Section

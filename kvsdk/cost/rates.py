@@ -62,19 +62,14 @@ def _rates(
     default_ttl: str,
 ) -> Rates:
     """The rates for a prompt of this many tokens (a vendor's tier applies to the whole request)."""
-    from genai_prices import Usage as Counts
-    from genai_prices import calc_price
+    from genai_prices.data_snapshot import get_snapshot
 
-    counts = Counts(input_tokens=input_tokens)
-    if provider is not None or api_url is None:
-        calc = calc_price(
-            counts, model, provider_id=provider, genai_request_timestamp=at, price_context=context
-        )
-    else:
-        calc = calc_price(
-            counts, model, provider_api_url=api_url, genai_request_timestamp=at, price_context=context
-        )
-    prices = calc.model_price
+    # Not `calc_price`: it also prices a usage, which is done here and would take twenty times as long.
+    vendor, found = get_snapshot().find_provider_model(
+        model, None, provider, api_url if provider is None else None
+    )
+    is_own = any(one is found for one in vendor.models)  # another vendor's variants do not apply
+    prices = found.get_prices(at, context if is_own else None)
     fresh = _at(prices, "input_mtok", input_tokens) or Decimal(0)
     read = _at(prices, "cache_read_mtok", input_tokens)
     write = {}
@@ -88,7 +83,7 @@ def _rates(
         write=write,
         output=_at(prices, "output_mtok", input_tokens) or Decimal(0),
         default_ttl=default_ttl,
-        source=f"genai-prices {_version()}, {calc.provider.id}/{calc.model.id}",
+        source=f"genai-prices {_version()}, {vendor.id}/{found.id}",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from kvsdk.errors import InvalidRequest
 
@@ -152,7 +152,8 @@ KINDS: Mapping[type, str] = {
 
 def breakpoint_of(part: object) -> Breakpoint | None:
     """The breakpoint after a part or a tool."""
-    return cast("Breakpoint | None", getattr(part, "cache", None))
+    mark: Breakpoint | None = getattr(part, "cache", None)
+    return mark
 
 
 def with_breakpoint(part: Any, mark: Breakpoint | None) -> Any:

@@ -68,9 +68,16 @@ class Request:
     tenant: str | None = None
     auto_cache: bool = False
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    _blocks: tuple[Block, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
-    def blocks(self) -> Iterator[Block]:
-        """Every piece in the order in which prefixes grow: tools, system, messages."""
+    def blocks(self) -> tuple[Block, ...]:
+        """Every piece in the order in which prefixes grow: tools, system, messages. Worked out once."""
+        if self._blocks is None:
+            object.__setattr__(self, "_blocks", tuple(self._walk()))
+        assert self._blocks is not None
+        return self._blocks
+
+    def _walk(self) -> Iterator[Block]:
         for index, tool in enumerate(self.tools):
             yield Block("tools", None, index, "tools", "tool", tool)
         for index, text in enumerate(self.system):
