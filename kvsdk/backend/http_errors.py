@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import isfinite
 
 from kvsdk._text import excerpt
 from kvsdk.errors import (
@@ -57,9 +58,11 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         if value is None:
             continue
         try:
-            return max(0.0, float(value) * unit_s)
+            seconds = float(value) * unit_s
         except ValueError:
             pass
+        else:
+            return max(0.0, seconds) if isfinite(seconds) else None
         try:
             return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
         except (ValueError, TypeError):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 from kvsdk._ids import new_id
 from kvsdk._text import excerpt
@@ -89,12 +90,12 @@ class Operation:
                     outcome = self._backend.decode(wire_call, answer)
             except GeneratorExit:
                 raise
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  a cancelled attempt may have been billed too
                 yield from self._record_failure(error)
                 yield from self._wait_or_raise(error)
                 continue
             self._first_token_s = outcome.ttft_s
-            reply = self._reply(outcome, answer.request_id or wire_call.headers.get("X-Request-Id"))
+            reply = self._reply(outcome, answer.request_id)
             yield from self._record(self._row(reply, "ok"))
             return reply
 
@@ -107,7 +108,7 @@ class Operation:
                 events: Events = yield Effect("open_stream", (wire_call, self._deadline.remaining_s()))
             except GeneratorExit:
                 raise
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  a cancelled attempt may have been billed too
                 yield from self._record_failure(error)
                 yield from self._wait_or_raise(error)
                 continue
@@ -180,8 +181,8 @@ class Operation:
         return reply
 
     @contextmanager
-    def _understood(self, body: object, request_id: str | None) -> Iterator[None]:
-        """Where a backend's words are read: what does not fit is its fault, and its errors get their place."""
+    def _understood(self, body: object, request_id: str | None) -> Generator[None]:
+        """Where a backend's words are read: what does not fit is its fault; its errors get their place."""
         try:
             yield
         except BackendError as error:
@@ -219,7 +220,7 @@ class Operation:
     def _with_estimates(self, outcome: Outcome) -> Outcome:
         """The outcome of a stream, with estimates where it ended without the counts that decide its cost."""
         usage = outcome.usage
-        guesses: dict[str, int] = {}
+        guesses: dict[str, Any] = {}
         if usage.input_tokens is None:
             guesses["input_tokens"] = int(self._estimate())
         if usage.output_tokens is None:
@@ -236,7 +237,7 @@ class Operation:
         error.reply = partial
         return error
 
-    def _where(self, events: Events) -> dict[str, str | None]:
+    def _where(self, events: Events) -> dict[str, Any]:
         return {
             "backend": self._backend.scheme,
             "model": self._backend.model,
@@ -360,7 +361,7 @@ class Operation:
 
     # ------------------------------------------------------------------ ledger
 
-    def _row_head(self) -> dict[str, object]:
+    def _row_head(self) -> dict[str, Any]:
         request = self._call.request
         return {
             "id": new_id("row"),
@@ -375,7 +376,7 @@ class Operation:
 
     def _row(self, reply: Reply, state: RowState, error: BaseException | None = None) -> LedgerRow:
         return LedgerRow(
-            **self._row_head(),  # type: ignore[arg-type]
+            **self._row_head(),
             state=state,
             model=reply.model,
             reply_id=reply.id,

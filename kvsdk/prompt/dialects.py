@@ -28,7 +28,7 @@ def read_messages(value: MessagesLike) -> tuple[Message, ...]:
         InvalidRequest: Empty, or something that is no message; the text has its place.
     """
     if isinstance(value, str):
-        messages = [Message.user(value)]
+        messages = [Message.user(value)] if value else []
     elif isinstance(value, Message):
         messages = [value]
     elif isinstance(value, Mapping) or not isinstance(value, Iterable):
@@ -59,9 +59,9 @@ def read_system(value: SystemLike) -> tuple[Text, ...]:
     """System texts in our own form."""
     if value is None:
         return ()
-    items: Sequence[Any] = [value] if isinstance(value, str | Text | Mapping) else value
     texts = []
-    for number, item in enumerate(items):
+    items = (value,) if isinstance(value, str | Text | Mapping) else value
+    for number, item in enumerate(_listed(items, "system")):
         part = _read_part(item, f"system[{number}]")
         if not isinstance(part, Text):
             raise InvalidRequest(f"system[{number}] is not a text", field=f"system[{number}]")
@@ -72,7 +72,7 @@ def read_system(value: SystemLike) -> tuple[Text, ...]:
 def read_tools(value: ToolsLike) -> tuple[Tool, ...]:
     """Tools in our own form; names must be unique."""
     tools: list[Tool] = []
-    for number, item in enumerate(value or ()):
+    for number, item in enumerate(_listed(value or (), "tools")):
         if isinstance(item, Tool):
             tools.append(item)
         elif isinstance(item, Mapping):
@@ -112,7 +112,7 @@ def _read_message(item: Mapping[str, Any], where: str) -> list[Message]:
             field=f"{where}.role",
         )
     parts = _read_content(content, f"{where}.content") if content is not None else []
-    for number, call in enumerate(item.get("tool_calls") or ()):
+    for number, call in enumerate(_listed(item.get("tool_calls") or (), f"{where}.tool_calls")):
         parts.append(_read_openai_call(call, f"{where}.tool_calls[{number}]"))
     if not parts:
         raise InvalidRequest(f"{where} has no content", field=f"{where}.content")
@@ -157,7 +157,15 @@ def _read_part(item: Any, where: str) -> Part:
     return reader(item, where)
 
 
-def _field(item: Mapping[str, Any], name: str, where: str) -> Any:
+def _listed(value: Any, where: str) -> Iterable[Any]:
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise InvalidRequest(f"{where} is a list, not {type(value).__name__}", field=where)
+    return value
+
+
+def _field(item: Any, name: str, where: str) -> Any:
+    if not isinstance(item, Mapping):
+        raise InvalidRequest(f"{where} is an object, not {type(item).__name__}", field=where)
     if name not in item:
         raise InvalidRequest(f"{where} has no {name!r}", field=f"{where}.{name}")
     return item[name]
@@ -187,11 +195,15 @@ def _read_anthropic_call(item: Mapping[str, Any], where: str) -> Part:
     )
 
 
-def _read_openai_call(item: Mapping[str, Any], where: str) -> ToolCall:
-    function = _field(item, "function", where)
-    return ToolCall.parse(
-        str(_field(item, "id", where)), str(_field(function, "name", where)), function.get("arguments", "{}")
-    )
+def _read_openai_call(item: Any, where: str) -> ToolCall:
+    function, inside = _field(item, "function", where), f"{where}.function"
+    name = str(_field(function, "name", inside))
+    arguments = function.get("arguments", "{}")
+    if not isinstance(arguments, str):
+        raise InvalidRequest(
+            f"{inside}.arguments is JSON text, not {type(arguments).__name__}", field=f"{inside}.arguments"
+        )
+    return ToolCall.parse(str(_field(item, "id", where)), name, arguments)
 
 
 def _read_result(item: Mapping[str, Any], where: str) -> Part:

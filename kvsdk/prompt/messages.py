@@ -13,6 +13,7 @@ from kvsdk.prompt.parts import (
     CacheMark,
     Part,
     Text,
+    Thinking,
     ToolCall,
     ToolResult,
     with_breakpoint,
@@ -81,11 +82,16 @@ class Message:
 
 
 def _parts(content: Iterable[Content], cache: CacheMark) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    for item in content:
-        for part in (item,) if isinstance(item, str) or type(item) in KINDS else item:
-            parts.append(Text(part) if isinstance(part, str) else part)  # type: ignore[arg-type]
+    parts = [Text(part) if isinstance(part, str) else part for item in content for part in _listed(item)]
     mark = Breakpoint.of(cache)
     if mark is not None and parts:
         parts[-1] = with_breakpoint(parts[-1], mark)
     return tuple(parts)
+
+
+def _listed(item: Content) -> Iterable[str | Part]:
+    if isinstance(item, str | Text | ToolCall | ToolResult | Thinking):
+        return (item,)
+    if not isinstance(item, Iterable):
+        raise InvalidRequest(f"a message holds texts and parts, not {type(item).__name__}", field="content")
+    return item
