@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kvsdk.backend import Answer, Call
-from kvsdk.errors import BackendError, BackendTimeout
+from kvsdk.errors import BackendError, BackendTimeout, BackendUnavailable
 
 from kvsdk_vllm._engine import Job
 from kvsdk_vllm._render import Prepared, Renderer, prepare
@@ -48,6 +48,9 @@ class EngineEvents:
             self._is_over = True
             raise item
         output = item.outputs[0]
+        if output.finish_reason == "error":
+            self._is_over = True
+            raise BackendUnavailable("the engine failed at this request", backend="vllm")
         meters = self._meters(item)
         for event in self._sieve.feed(output.text):
             self._ready.append({**event, "meters": meters})

@@ -140,6 +140,8 @@ class EngineThread:
         return is_open
 
     def _add(self, job: Job) -> None:
+        from vllm.exceptions import VLLMValidationError
+
         try:
             job.engine_id = self._engine.add_request(
                 job.id,
@@ -147,7 +149,7 @@ class EngineThread:
                 job.params,
                 session_id=job.session,  # type: ignore[arg-type]
             )
-        except (ValueError, TypeError) as error:  # the engine's own checks of a request
+        except (ValueError, TypeError, VLLMValidationError) as error:  # the engine's own checks of a request
             job.deliver(RequestRejected(str(error), backend="vllm"))
         else:
             self._running[job.id] = job

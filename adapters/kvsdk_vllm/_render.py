@@ -126,6 +126,7 @@ def _sampling(
     engine: SharedEngine, call: Call, schema: dict[str, Any] | None, *, keep_special: bool
 ) -> SamplingParams:
     from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     assert call.request is not None
@@ -143,5 +144,5 @@ def _sampling(
         settings["structured_outputs"] = StructuredOutputsParams(json=schema)
     try:
         return SamplingParams(**{**settings, **call.extra})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, VLLMValidationError) as error:
         raise InvalidRequest(f"the engine refuses a sampling setting: {error}", backend="vllm") from error

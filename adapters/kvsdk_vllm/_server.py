@@ -48,7 +48,7 @@ class VllmServerBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return capabilities(block_size=None, exact_tokens=False)
+        return capabilities(block_size=None, exact_tokens=True)
 
     def check(self) -> None:
         self._chat.check()

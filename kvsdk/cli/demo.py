@@ -143,9 +143,9 @@ def _show(replies: Sequence[Reply], usd_per_hour: str) -> None:
     typer.echo()
     show("", columns, lines, _total(lines))
     typer.echo(
-        f"this machine: ${usd_per_hour} per hour for the seconds the engine was busy. cache saved: what computing\n"
-        "the cached tokens would have cost at the rate measured here. The hosted columns are estimates: list\n"
-        "prices of the same token counts, the document written to the vendor's cache once and then read.\n"
+        f"this machine: ${usd_per_hour} per hour for the seconds the engine was busy. cache saved: what\n"
+        "computing the cached tokens would have cost at the rate measured here. The hosted columns are\n"
+        "estimates: list prices of the same counts, the document written to a cache once, then read.\n"
     )
 
 
