@@ -20,7 +20,6 @@ HEAVY = (
     "sqlalchemy",
     "pydantic",
     "genai_prices",
-    "tenacity",
 )
 LOADED = f"import kvsdk, sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
 

@@ -40,7 +40,7 @@ class Done:
 Flow = Generator[Effect | Emit, Any, T]
 
 
-class Cancelled(Exception):  # noqa: N818  # a signal between driver and flow, never seen by callers
+class Cancelled(Exception):  # a signal between driver and flow, never seen by callers
     """Thrown into a flow whose reader has left."""
 
 
@@ -70,24 +70,24 @@ class Machine:
 
 def advance(machine: Machine, io: Any, step: Effect | Emit | Done) -> Emit | Done:
     """Run a flow until it has an event for its reader or has ended (sync)."""
-    while type(step) is Effect:
+    while isinstance(step, Effect):
         try:
             value = getattr(io, step.name)(*step.args)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  whatever it is, the flow decides
             step = machine.fail(error)
         else:
             step = machine.resume(value)
-    return step  # type: ignore[return-value]
+    return step
 
 
 async def aadvance(machine: Machine, io: Any, step: Effect | Emit | Done) -> Emit | Done:
     """Run a flow until it has an event for its reader or has ended (async)."""
-    while type(step) is Effect:
+    while isinstance(step, Effect):
         method: Callable[..., Awaitable[Any]] = getattr(io, step.name)
         try:
             value = await method(*step.args)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  whatever it is, the flow decides
             step = machine.fail(error)
         else:
             step = machine.resume(value)
-    return step  # type: ignore[return-value]
+    return step

@@ -176,8 +176,9 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 
 def _not_a_stream(response: httpx2.Response, model: str) -> BackendProtocolError:
+    start = server_words(response.text, response.request.headers)
     return BackendProtocolError(
-        f"the answer is no event stream; it starts with: {server_words(response.text, response.request.headers)}",
+        f"the answer is no event stream; it starts with: {start}",
         backend="anthropic",
         model=model,
         status=response.status_code,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from kvsdk._text import excerpt
@@ -30,7 +30,7 @@ _STATUS_BY_TYPE: Mapping[str, int] = {
 
 
 @contextmanager
-def our_errors(model: str) -> Iterator[None]:
+def our_errors(model: str) -> Generator[None]:
     """Raise errors of our tree instead of the SDK's; the SDK's is the cause."""
     import anthropic
     import httpx2

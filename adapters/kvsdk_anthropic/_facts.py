@@ -18,7 +18,7 @@ _MARKABLE = frozenset(
 
 @cache
 def _minimums() -> dict[str, int]:
-    tables = tomllib.loads(files(__package__).joinpath("_facts.toml").read_text("utf-8"))
+    tables = tomllib.loads(files("kvsdk_anthropic").joinpath("_facts.toml").read_text("utf-8"))
     return {model: table["tokens"] for table in tables["min_tokens"] for model in table["models"]}
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from kvsdk.backend import Outcome
 from kvsdk.errors import BackendProtocolError
 from kvsdk.prompt import Part, Text, Thinking, ToolCall
 from kvsdk.reply import Event, PartEnd, StopReason, TextDelta, ThinkingDelta, ToolCallDelta
+
 from kvsdk_anthropic._usage import merge, to_bill, to_usage
 
 _STOP_REASONS: Mapping[str, StopReason] = {
@@ -69,7 +71,11 @@ class MessageReader:
         elif kind == "content_block_stop":
             yield from self._stop_block(event["index"])
         elif kind == "message_start":
-            self._body = {**event["message"], "content": [], "usage": dict(event["message"].get("usage") or {})}
+            self._body = {
+                **event["message"],
+                "content": [],
+                "usage": dict(event["message"].get("usage") or {}),
+            }
         elif kind == "message_delta":
             self._body.update({name: value for name, value in event["delta"].items() if value is not None})
             merge(self._body["usage"], event.get("usage") or {})
@@ -108,8 +114,7 @@ class MessageReader:
         pieces = self._json.pop(index, None)
         if pieces is None:
             return
-        try:
-            value = json.loads("".join(pieces) or "{}")
-        except json.JSONDecodeError:
-            value = {}  # the stream broke inside the arguments
-        self._body["content"][index]["input"] = value
+        arguments: dict[str, Any] = {}
+        with suppress(json.JSONDecodeError):  # the stream broke inside the arguments
+            arguments = json.loads("".join(pieces) or "{}")
+        self._body["content"][index]["input"] = arguments

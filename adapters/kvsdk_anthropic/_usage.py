@@ -32,13 +32,13 @@ def to_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Take a later event's counters in: they are cumulative, so the larger one holds; the rest is replaced."""
+    """Take a later event's counters in: they are cumulative, so the larger holds; the rest is replaced."""
     for name, value in more.items():
         if value is None:
             continue
         before = into.get(name)
         is_count = isinstance(value, int) and isinstance(before, int)
-        into[name] = max(before, value) if is_count else value  # type: ignore[type-var]
+        into[name] = max(before, value) if is_count else value
 
 
 def to_bill(usage: Mapping[str, Any]) -> dict[str, str]:

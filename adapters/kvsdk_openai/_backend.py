@@ -22,6 +22,7 @@ from kvsdk.cost import list_price
 from kvsdk.errors import ConfigurationError, MissingCredentials
 from kvsdk.prompt import Request, breakpoint_of
 from kvsdk.reply import Cost
+
 from kvsdk_openai import _chat, _responses
 from kvsdk_openai._facts import Api, Profile, capabilities, profile
 from kvsdk_openai._translate import to_chat, to_responses
@@ -34,11 +35,10 @@ class OpenAIBackend:
         model: The model's name.
         api: `"responses"` or `"chat"`.
         server: What the server takes and reports.
+        scheme: The name that replies, errors and the ledger give the backend.
         api_key: The key; from `OPENAI_API_KEY` when None. A compatible server may need none.
         base_url: Another host, with `/v1`; from `OPENAI_BASE_URL` when None.
     """
-
-    scheme = "openai"
 
     def __init__(
         self,
@@ -46,11 +46,13 @@ class OpenAIBackend:
         *,
         api: Api = "responses",
         server: Profile | None = None,
+        scheme: str = "openai",
         api_key: str | None = None,
         base_url: str | None = None,
     ) -> None:
         if api not in ("responses", "chat"):
-            raise ConfigurationError(f"api is 'responses' or 'chat', not {api!r}", backend=self.scheme)
+            raise ConfigurationError(f"api is 'responses' or 'chat', not {api!r}", backend=scheme)
+        self.scheme = scheme
         self.model = model
         self.api: Api = api
         self._server = server or profile("openai")
@@ -74,7 +76,7 @@ class OpenAIBackend:
             body = to_responses(request, self.model, self._server)
         else:
             body = to_chat(request, self.model, self._server, stream=stream)
-        return Call(body, stream, extra=request.extra.get(self.scheme, {}), id=call_id, request=request)
+        return Call(body, stream, extra=request.extra.get("openai", {}), id=call_id, request=request)
 
     def decode(self, call: Call, answer: Answer) -> Outcome:
         room = _responses if self.api == "responses" else _chat
@@ -104,14 +106,23 @@ class OpenAIBackend:
 
         from kvsdk_openai._channel import OpenAIChannel
 
-        return OpenAIChannel(OpenAI(**self._client_arguments()), self.api, self.scheme, self.model)
+        client = OpenAI(**self._client_arguments())
+        url = self._tokenize_url()
+        return OpenAIChannel(client, self.api, self.scheme, self.model, tokenize_url=url)
 
     def open_async(self) -> AsyncChannel:
         from openai import AsyncOpenAI
 
         from kvsdk_openai._channel import AsyncOpenAIChannel
 
-        return AsyncOpenAIChannel(AsyncOpenAI(**self._client_arguments()), self.api, self.scheme, self.model)
+        client = AsyncOpenAI(**self._client_arguments())
+        url = self._tokenize_url()
+        return AsyncOpenAIChannel(client, self.api, self.scheme, self.model, tokenize_url=url)
+
+    def _tokenize_url(self) -> str | None:
+        if self._server.tokenize is None or self._base_url is None:
+            return None
+        return self._base_url.removesuffix("/v1") + self._server.tokenize
 
     def _client_arguments(self) -> dict[str, Any]:
         key = self._api_key
@@ -125,8 +136,8 @@ def backend(spec: BackendSpec) -> OpenAIBackend:
     if spec.scheme == "openai":
         reject_unknown_options(spec, ("api", "api_key", "base_url"))
         return OpenAIBackend(spec.target, **spec.options)
-    reject_unknown_options(spec, ("api", "api_key", "profile"))
-    options = dict(spec.options)
+    reject_unknown_options(spec, ("api", "api_key", "profile", "scheme"))
+    options: dict[str, Any] = {"api": "chat", **spec.options}
     host, mark, model = spec.target.partition("#")
     if not host.startswith("//") or not mark or not model:
         raise ConfigurationError(
@@ -135,4 +146,4 @@ def backend(spec: BackendSpec) -> OpenAIBackend:
         )
     server = profile(options.pop("profile", "compatible"))
     base_url = f"{spec.scheme.partition('+')[2]}:{host}"
-    return OpenAIBackend(model, **{"api": "chat", **options}, server=server, base_url=base_url)
+    return OpenAIBackend(model, **options, server=server, base_url=base_url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from kvsdk._text import excerpt
@@ -31,7 +31,7 @@ def from_code(code: object, message: str) -> BackendError:
 
 
 @contextmanager
-def our_errors(scheme: str, model: str) -> Iterator[None]:
+def our_errors(scheme: str, model: str) -> Generator[None]:
     """Raise errors of our tree instead of the SDK's; the SDK's is the cause."""
     import httpx2
     import openai
@@ -43,7 +43,7 @@ def our_errors(scheme: str, model: str) -> Iterator[None]:
         raise error_for_status(error.status_code)(
             server_words(_message(error), error.request.headers, 500),
             status=error.status_code,
-            request_id=error.request_id,
+            request_id=error.request_id or error.request.headers.get("X-Request-Id"),
             retry_after_s=retry_after_s(error.response.headers),
             **where,
         ) from error

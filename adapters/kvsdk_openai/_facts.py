@@ -30,11 +30,13 @@ class Profile:
     list_priced: bool
     provider: str | None = None
     absent_write: int | None = None
+    strict_tools: bool = False
+    tokenize: str | None = None
 
 
 @cache
 def _facts() -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath("_facts.toml").read_text("utf-8"))
+    return tomllib.loads(files("kvsdk_openai").joinpath("_facts.toml").read_text("utf-8"))
 
 
 @cache

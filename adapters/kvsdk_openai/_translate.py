@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
-from kvsdk.prompt import Message, Part, Request, Text, Thinking, Tool, ToolCall, ToolResult, breakpoint_of
+from kvsdk.prompt import Message, Request, Text, Thinking, Tool, ToolCall, ToolResult, breakpoint_of
 
 from kvsdk_openai._facts import Profile, takes_marks
 
@@ -162,13 +162,12 @@ def _chat_messages(message: Message) -> Iterator[dict[str, Any]]:
     yield turn
 
 
-def _chat_content(parts: tuple[Part, ...]) -> str | list[dict[str, Any]]:
+def _chat_content(parts: tuple[Text | ToolResult, ...]) -> str | list[dict[str, Any]]:
     """Plain text where one text says it all: every compatible server takes that."""
     if len(parts) == 1 and not breakpoint_of(parts[0]):
-        return parts[0].text if isinstance(parts[0], Text) else parts[0].content  # type: ignore[union-attr]
+        return parts[0].text if isinstance(parts[0], Text) else parts[0].content
     contents = []
     for part in parts:
-        assert isinstance(part, Text | ToolResult)
         content = _content(part, "text")
         if "prompt_cache_breakpoint" in content:
             content["prompt_cache_breakpoint"] = {"mode": "explicit"}

@@ -37,7 +37,7 @@ def error_for_status(status: int) -> type[BackendError]:
 
 
 def server_words(text: str, sent: Mapping[str, str], limit: int = 200) -> str:
-    """The start of what a server said, on one line; the key, should it quote that from the request, is blotted out.
+    """The start of what a server said, on one line; the request's key, should it quote that, is blotted out.
 
     Args:
         text: What the server said.

@@ -81,7 +81,7 @@ class Outcome:
 class Reader(Protocol):
     """Builds an outcome from a stream's events. Pure: no I/O, one per stream."""
 
-    def feed(self, event: Any) -> Iterable[Event]:
+    def feed(self, event: Any, /) -> Iterable[Event]:
         """Take in one event of the vendor and give the events it means for the caller.
 
         Raises:

@@ -34,10 +34,12 @@ class Seen:
 
 
 def cached_blocks(plan: Plan, prefix: Prefix, capabilities: Capabilities) -> int:
-    """How many leading blocks of a request its cache keeps: up to the last mark, or all where none is needed."""
+    """How many leading blocks its cache keeps: up to the last mark, or all where none is needed."""
     if plan.last_end is not None:
         return plan.last_end + 1
-    return 0 if capabilities.caches_only_at_marks or capabilities.breakpoints == "none" else len(prefix.blocks)
+    return (
+        0 if capabilities.caches_only_at_marks or capabilities.breakpoints == "none" else len(prefix.blocks)
+    )
 
 
 def explain_miss(
@@ -74,11 +76,15 @@ def _below_minimum(now: Seen, usage: Usage, capabilities: Capabilities) -> Miss 
 def _moved(now: Seen, before: Seen, read: int) -> Miss | None:
     """What changed between the two prompts, within what the first one left in the cache."""
     if now.model != before.model:
-        return None if read else Miss("model", None, f"was {before.model}, is {now.model}; caches are per model")
+        return (
+            None if read else Miss("model", None, f"was {before.model}, is {now.model}; caches are per model")
+        )
     common = now.prefix.common_blocks(before.prefix)
     if common < before.cached_blocks:
         return _diverged(now.prefix, before.prefix, common, read)
-    changed = [name for name, value in now.prefix.settings.items() if before.prefix.settings.get(name) != value]
+    changed = [
+        name for name, value in now.prefix.settings.items() if before.prefix.settings.get(name) != value
+    ]
     if changed and not read:
         name = changed[0]
         old, new = before.prefix.settings.get(name) or "unset", now.prefix.settings[name] or "unset"

@@ -223,7 +223,7 @@ class _AsyncIO:
         return await self.channel.stream(call, timeout_s)
 
     async def pull(self, events: AsyncEvents) -> Any:
-        return await anext(events, None)  # type: ignore[call-overload]
+        return await anext(events, None)
 
     async def close_stream(self, events: AsyncEvents) -> None:
         await events.close()

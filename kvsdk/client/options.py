@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 from kvsdk._text import did_you_mean
 from kvsdk.backend import Backend, Capabilities
@@ -143,14 +143,16 @@ def _request(
     if choice is not None and choice not in ("auto", "none", "required", *names):
         raise InvalidRequest(
             f"tool_choice {choice!r} is no tool of this call."
-            f"{did_you_mean(str(choice), ('auto', 'none', 'required', *names))}",
+            f"{did_you_mean(choice, ('auto', 'none', 'required', *names))}",
             field="tool_choice",
         )
     if choice is not None and not tools:
         raise InvalidRequest("tool_choice needs tools", field="tool_choice")
     max_tokens = options.get("max_tokens", 4096)
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-        raise InvalidRequest(f"max_tokens is a whole number of at least 1, not {max_tokens!r}", field="max_tokens")
+        raise InvalidRequest(
+            f"max_tokens is a whole number of at least 1, not {max_tokens!r}", field="max_tokens"
+        )
     stop = options.get("stop") or ()
     return Request(
         messages=turns,
@@ -218,7 +220,7 @@ def _extra(value: Mapping[str, Mapping[str, Any]] | None) -> Mapping[str, Mappin
             raise InvalidRequest(
                 f"extra is by scheme: {{'anthropic': {{...}}}}; {scheme!r} is {members!r}", field="extra"
             )
-    return cast("Mapping[str, Mapping[str, Any]]", value or {})
+    return value or {}
 
 
 def _check_choice(field: str, value: object, known: tuple[object, ...]) -> None:

@@ -242,7 +242,7 @@ class _IO:
         return self.channel.stream(call, timeout_s)
 
     def pull(self, events: Events) -> Any:
-        return next(events, None)  # type: ignore[call-overload]
+        return next(events, None)
 
     def close_stream(self, events: Events) -> None:
         events.close()

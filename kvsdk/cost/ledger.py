@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from sqlalchemy import event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from kvsdk._text import did_you_mean
@@ -47,7 +48,7 @@ class Ledger:
         self._insert = dialect.insert(schema.rows).on_conflict_do_nothing()
         try:
             _prepare(self._engine)
-        except sa.exc.SQLAlchemyError as error:
+        except exc.SQLAlchemyError as error:
             self._engine.dispose()
             raise LedgerError(f"{self.name} cannot be used as a ledger: {_words(error)}") from error
         except LedgerTooNew:
@@ -90,7 +91,7 @@ class Ledger:
             for record in connection.execution_options(yield_per=1000).execute(query).mappings():
                 yield schema.to_row(record)
 
-    def select(self, query: sa.Select[Any]) -> Sequence[sa.RowMapping]:
+    def select(self, query: sa.Executable) -> Sequence[sa.RowMapping]:
         """Run a query of ours over the table, such as a report's."""
         self.flush()
         with self._engine.connect() as connection:
@@ -121,7 +122,7 @@ class Ledger:
         try:
             with self._engine.begin() as connection:
                 connection.execute(self._insert, records)
-        except sa.exc.SQLAlchemyError as error:
+        except exc.SQLAlchemyError as error:
             raise LedgerError(f"{self.name}: {len(records)} row(s) not written: {_words(error)}") from error
 
 
@@ -210,10 +211,10 @@ def _engine(name: str) -> sa.Engine:
             url = url.set(drivername="postgresql+psycopg")
     try:
         engine = sa.create_engine(url)
-    except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
+    except (exc.ArgumentError, ModuleNotFoundError) as error:
         raise LedgerError(f"no database for {url.drivername}: {_words(error)}") from error
     if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "connect", _configure_sqlite)
     return engine
 
 

@@ -142,6 +142,6 @@ def to_row(record: Any) -> LedgerRow:
     )
 
 
-def to_dollars(pico: int | None) -> Decimal | None:
-    """Dollars from whole numbers of 1e-12 dollars."""
+def to_dollars(pico: int | Decimal | None) -> Decimal | None:
+    """Dollars from whole numbers of 1e-12 dollars; PostgreSQL's sums of them come as Decimal."""
     return None if pico is None else Decimal(int(pico)).scaleb(-12)

@@ -60,7 +60,7 @@ def read_system(value: SystemLike) -> tuple[Text, ...]:
     if value is None:
         return ()
     texts = []
-    items = (value,) if isinstance(value, str | Text | Mapping) else value
+    items = (value,) if isinstance(value, (str, Text, Mapping)) else value
     for number, item in enumerate(_listed(items, "system")):
         part = _read_part(item, f"system[{number}]")
         if not isinstance(part, Text):

@@ -98,7 +98,7 @@ class ToolCall:
         try:
             value = json.loads(arguments_json or "{}")
         except json.JSONDecodeError:
-            value = {}
+            value = None
         return cls(id, name, value if isinstance(value, dict) else {}, arguments_json or "{}")
 
 

@@ -16,13 +16,14 @@ Section = Literal["tools", "system", "messages"]
 class Block(NamedTuple):
     """One cacheable piece of a prompt: a tool, a system text or a message's part.
 
-    `message` is the index of the message, or None outside of messages; `place` is where the piece stands
+    `message` is the index of the message, or None outside of messages; `position` is the piece's index in its
+    message or section; `place` is where it stands
     (`"tools"`, `"system"` or the message's role) and `kind` what it is (`"tool"` or a part's kind).
     """
 
     section: Section
     message: int | None
-    index: int
+    position: int
     place: str
     kind: str
     part: Part | Tool
@@ -31,8 +32,8 @@ class Block(NamedTuple):
     def where(self) -> str:
         """Its place in words that a caller recognises, such as `messages[2].parts[0]`."""
         if self.message is None:
-            return f"{self.section}[{self.index}]"
-        return f"messages[{self.message}].parts[{self.index}]"
+            return f"{self.section}[{self.position}]"
+        return f"messages[{self.message}].parts[{self.position}]"
 
 
 ToolChoice: TypeAlias = str

@@ -34,7 +34,7 @@ class RetryPolicy:
             return cls()
         if value is False:
             return cls(attempts=1)
-        return value if isinstance(value, cls) else cls(attempts=value)  # type: ignore[arg-type]
+        return value if isinstance(value, RetryPolicy) else cls(attempts=value)
 
     def begin(self) -> Attempts:
         """Start counting one call's attempts."""
@@ -52,12 +52,13 @@ class Attempts:
             asked = _retry_after(state)
             return asked if asked is not None else backoff(state) * jitter(state)
 
-        def asks_too_long(state: tenacity.RetryCallState) -> bool:
-            return (_retry_after(state) or 0.0) > policy.longest_retry_after_s
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            asks_too_long = (_retry_after(state) or 0.0) > policy.longest_retry_after_s
+            return asks_too_long or state.attempt_number >= policy.attempts
 
         self._retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_is_retryable),
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(policy.attempts), asks_too_long),
+            stop=is_over,
             wait=wait,
             reraise=True,
         )
@@ -73,6 +74,7 @@ class Attempts:
         """Seconds to wait before the next attempt; raises `error` itself when there is none."""
         self._state.set_exception((type(error), error, error.__traceback__))
         wait_s = self._retrying.iter(self._state)
+        assert isinstance(wait_s, tenacity.DoSleep)
         self._state.prepare_for_next_attempt()
         return float(wait_s)
 
