@@ -18,8 +18,10 @@ class Deadline:
     __slots__ = ("_clock", "_ends_at", "timeout_s")
 
     def __init__(self, timeout_s: float | None, clock: Callable[[], float]) -> None:
-        if timeout_s is not None and timeout_s <= 0:
-            raise InvalidRequest(f"timeout_s must be positive, not {timeout_s}", field="timeout_s")
+        if timeout_s is not None and not (type(timeout_s) in (int, float) and timeout_s > 0):
+            raise InvalidRequest(
+                f"timeout_s is a positive number of seconds, not {timeout_s!r}", field="timeout_s"
+            )
         self.timeout_s = timeout_s
         self._clock = clock
         self._ends_at = None if timeout_s is None else clock() + timeout_s

@@ -24,8 +24,10 @@ class RetryPolicy:
     longest_retry_after_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise InvalidRequest(f"attempts is at least 1, not {self.attempts}", field="retry")
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise InvalidRequest(
+                f"attempts is a whole number of at least 1, not {self.attempts!r}", field="retry"
+            )
 
     @classmethod
     def of(cls, value: RetryPolicy | int | bool | None) -> RetryPolicy:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from kvsdk import Breakpoint, InvalidRequest, Message, Text, Thinking, Tool, ToolCall, ToolResult
 from kvsdk.prompt import read_messages, read_system, read_tools
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 import kvsdk
+import pytest
 from kvsdk import errors
 from kvsdk.backend.http_errors import error_for_status, retry_after_s, server_words
 

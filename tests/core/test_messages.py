@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
-
 from kvsdk import Breakpoint, InvalidRequest, Message, Text, Thinking, Tool, ToolCall, ToolResult
+from pydantic import BaseModel
 
 
 def test_cache_on_a_message_marks_its_last_part() -> None:

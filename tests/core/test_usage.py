@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from kvsdk import InvalidRequest, Usage
 
 

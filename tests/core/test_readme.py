@@ -1,0 +1,44 @@
+"""The README's Python runs as it stands, in the order in which it is read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import anthropic_wire as wire
+import pytest
+from loopback import Loopback, sse
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+
+
+def test_the_python_blocks_run(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every block runs against a vendor's server on loopback, and prints what it says it does."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", loopback.url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "test")
+    monkeypatch.chdir(tmp_path)
+    call = wire.tool_use("toolu_1", "valve_state", number=3)
+    loopback.script(
+        wire.message(),
+        sse(wire.stream("All about", " valves.")),
+        wire.message(call, stop_reason="tool_use"),
+        wire.message(wire.text("Hello.")),
+    )
+    names: dict[str, object] = {"__name__": "readme"}
+    for block in BLOCKS:
+        exec(compile(block, str(README), "exec"), names)
+    out = capsys.readouterr().out
+    assert "Valve A. 12000" in out
+    assert "1 ok 13507" in out
+    assert "All about valves." in out
+    assert out.rstrip().endswith("Hello.")
+    assert len(loopback.bodies) == 4
+
+
+def test_the_first_example_is_ten_lines() -> None:
+    """The example at the top stays as short as it promises to be: ten statements' lines, no more."""
+    code = [line for line in BLOCKS[0].splitlines() if line.strip()]
+    assert len(code) <= 12
