@@ -44,12 +44,10 @@ def digest(request: Request) -> Prefix:
     """Digest a request. Breakpoints are not part of it: they never enter a prompt."""
     blocks = []
     for block in request.blocks():
-        text = _content(block.part)
-        content = text.encode("utf-8", "surrogatepass")
-        head = f"{block.place}:{block.kind}:".encode()
-        blocks.append(
-            PrefixBlock(block.section, block.where, sha256(head + content).digest()[:16], len(content))
-        )
+        head = f"{block.place}:{block.kind}:"
+        whole = f"{head}{_content(block.part)}".encode("utf-8", "surrogatepass")
+        size_bytes = len(whole) - len(head)  # the head is ASCII
+        blocks.append(PrefixBlock(block.section, block.where, sha256(whole).digest()[:16], size_bytes))
     ends = tuple(accumulate(block.size_bytes for block in blocks))
     return Prefix(tuple(blocks), {"tool_choice": request.tool_choice or ""}, ends)
 

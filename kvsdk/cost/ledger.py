@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -129,7 +127,8 @@ class Ledger:
 class _Writer:
     """Commits rows in batches on a thread of its own.
 
-    The queue holds records, events (set once everything before them is on disk) and None (the end).
+    That thread is woken for the first row of a batch and for the one that fills it, not for each: waking a
+    thread costs a caller more than writing down a row.
     """
 
     BATCH_ROWS = 256
@@ -137,32 +136,40 @@ class _Writer:
 
     def __init__(self, write: Callable[[Sequence[dict[str, Any]]], None]) -> None:
         self._write = write
-        self._queue: queue.SimpleQueue[dict[str, Any] | threading.Event | None] = queue.SimpleQueue()
-        self._error: LedgerError | None = None
+        self._rows: list[dict[str, Any]] = []
+        self._added = self._done = 0
+        self._changed = threading.Condition()
+        self._is_urgent = False
         self._closed = False
+        self._error: LedgerError | None = None
         self._thread = threading.Thread(target=self._run, name="kvsdk-ledger", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     def put(self, record: dict[str, Any]) -> None:
-        self._raise_pending()
-        if self._closed:
-            raise LedgerError("the ledger is closed")
-        self._queue.put(record)
+        with self._changed:
+            self._raise_pending()
+            if self._closed:
+                raise LedgerError("the ledger is closed")
+            self._rows.append(record)
+            self._added += 1
+            if len(self._rows) in (1, self.BATCH_ROWS):
+                self._changed.notify_all()
 
     def flush(self) -> None:
-        if not self._closed:
-            done = threading.Event()
-            self._queue.put(done)
-            done.wait()
-        self._raise_pending()
+        with self._changed:
+            added = self._added
+            self._is_urgent = self._done < added
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._done >= added)
+            self._raise_pending()
 
     def close(self) -> None:
-        if not self._closed:
+        with self._changed:
             self._closed = True
-            self._queue.put(None)
-            self._thread.join()
-            atexit.unregister(self.close)
+            self._changed.notify_all()
+        self._thread.join()
+        atexit.unregister(self.close)
         self._raise_pending()
 
     def _raise_pending(self) -> None:
@@ -171,32 +178,29 @@ class _Writer:
             raise error
 
     def _run(self) -> None:
-        signal: threading.Event | None = threading.Event()
-        while signal is not None:
-            batch, signal = self._next_batch()
-            if batch:
-                try:
-                    self._write(batch)
-                except LedgerError as error:
-                    self._error = error
-            if signal is not None:
-                signal.set()
-
-    def _next_batch(self) -> tuple[list[dict[str, Any]], threading.Event | None]:
-        """The rows of the next `BATCH_S` seconds, and an event to set after them, or None to stop."""
-        batch: list[dict[str, Any]] = []
-        item = self._queue.get()
-        ends_at = time.monotonic() + self.BATCH_S
-        while isinstance(item, dict):
-            batch.append(item)
-            left_s = ends_at - time.monotonic()
-            if len(batch) >= self.BATCH_ROWS or left_s <= 0:
-                return batch, threading.Event()
+        while batch := self._next_batch():
+            failure: LedgerError | None = None
             try:
-                item = self._queue.get(timeout=left_s)
-            except queue.Empty:
-                return batch, threading.Event()
-        return batch, item
+                self._write(batch)
+            except LedgerError as error:
+                failure = error
+            except Exception as error:  # noqa: BLE001  the thread must live on, or flush waits for ever
+                failure = LedgerError(f"{len(batch)} row(s) not written: {error}")
+            with self._changed:
+                self._error = failure or self._error
+                self._done += len(batch)
+                self._changed.notify_all()
+
+    def _next_batch(self) -> list[dict[str, Any]]:
+        """The rows of the next `BATCH_S` seconds, or what there is when it is urgent; none at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rows or self._closed)
+            self._changed.wait_for(self._is_due, timeout=self.BATCH_S)
+            batch, self._rows, self._is_urgent = self._rows, [], False
+            return batch
+
+    def _is_due(self) -> bool:
+        return self._is_urgent or self._closed or len(self._rows) >= self.BATCH_ROWS
 
 
 def _engine(name: str) -> sa.Engine:
