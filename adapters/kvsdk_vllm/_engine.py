@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from kvsdk.errors import BackendError, BackendUnavailable, RequestRejected
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
+    from vllm.inputs import TokensPrompt
     from vllm.v1.engine.llm_engine import LLMEngine
 
 logger = logging.getLogger("kvsdk.vllm")
@@ -32,7 +33,7 @@ class Job:
     """One request in the engine. `deliver` gets its outputs, or an error, on the engine's thread."""
 
     id: str
-    prompt: Mapping[str, Any]
+    prompt: TokensPrompt
     params: SamplingParams
     deliver: Callable[[RequestOutput | BackendError], None]
     session: str | None = None
@@ -147,7 +148,7 @@ class EngineThread:
                 job.id,
                 job.prompt,
                 job.params,
-                session_id=job.session,  # type: ignore[arg-type]
+                session_id=job.session,
             )
         except (ValueError, TypeError, VLLMValidationError) as error:  # the engine's own checks of a request
             job.deliver(RequestRejected(str(error), backend="vllm"))

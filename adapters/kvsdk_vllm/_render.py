@@ -17,6 +17,7 @@ from kvsdk_vllm._translate import to_call_schema
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
+    from vllm.inputs import TokensPrompt
 
 Sieve = PlainText | ForcedCall | ParsedText
 
@@ -24,7 +25,7 @@ Sieve = PlainText | ForcedCall | ParsedText
 @cache
 def tools_template() -> str:
     """The chat template for models whose own has no place for tools."""
-    return files(__package__).joinpath("templates/chatml_tools.jinja").read_text("utf-8")
+    return files("kvsdk_vllm").joinpath("templates/chatml_tools.jinja").read_text("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Renderer:
 class Prepared:
     """A call as the engine takes it, what reads its text, and notes for the caller."""
 
-    prompt: dict[str, Any]
+    prompt: TokensPrompt
     params: SamplingParams
     sieve: Sieve
     notes: tuple[str, ...]
@@ -97,7 +98,7 @@ def prepare(engine: SharedEngine, call: Call, renderer: Renderer) -> Prepared:
             "the answer included",
             backend="vllm",
         )
-    prompt: dict[str, Any] = {"prompt_token_ids": token_ids}
+    prompt: TokensPrompt = {"prompt_token_ids": token_ids}
     salt = tenant_salt(call.request.tenant)
     if salt is not None:
         prompt["cache_salt"] = salt

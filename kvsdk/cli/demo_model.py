@@ -14,6 +14,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from kvsdk._paths import cache_dir
 from kvsdk._text import excerpt
@@ -107,10 +108,10 @@ def convert(source: Path, folder: Path) -> None:
 
     _tell(1)
     where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-    tokenizer = AutoTokenizer.from_pretrained(**where)
+    tokenizer: Any = AutoTokenizer.from_pretrained(**where)
     _tell(2)
     unpack = GgufConfig(dequantize=True)
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, quantization_config=unpack)
+    model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, quantization_config=unpack)
     _tell(3)
     # transformers 5.19 marks the model as quantized even when it has unpacked it, and then does not save it
     model.hf_quantizer = None
