@@ -20,6 +20,7 @@ from kvsdk.cost import list_price
 from kvsdk.errors import MissingCredentials
 from kvsdk.prompt import Request, breakpoint_of
 from kvsdk.reply import Cost
+
 from kvsdk_anthropic._facts import capabilities
 from kvsdk_anthropic._reply import MessageReader, to_outcome
 from kvsdk_anthropic._translate import to_body
@@ -47,7 +48,9 @@ class AnthropicBackend:
 
     def check(self) -> None:
         require_package("anthropic", extra="anthropic")
-        if not (self._api_key or os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN")):
+        if not (
+            self._api_key or os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN")
+        ):
             raise MissingCredentials(
                 "no API key: pass api_key=... or set ANTHROPIC_API_KEY", backend=self.scheme, model=self.model
             )

@@ -9,6 +9,7 @@ from kvsdk.backend import Outcome
 from kvsdk.errors import BackendProtocolError
 from kvsdk.prompt import Part, Text, ToolCall
 from kvsdk.reply import Event, PartEnd, StopReason, TextDelta, ThinkingDelta, ToolCallDelta
+
 from kvsdk_openai._facts import Profile
 from kvsdk_openai._usage import of_chat, to_bill
 

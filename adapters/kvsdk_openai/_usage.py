@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvsdk.usage import Usage
+
 from kvsdk_openai._facts import Profile
 
 _TTLS = {"ttl_30m_tokens": "30m", "ttl_12h_tokens": "12h"}

@@ -47,7 +47,9 @@ def backend(address: str | Backend, **options: Any) -> Backend:
     """
     if not isinstance(address, str):
         if options:
-            raise ConfigurationError(f"options {', '.join(options)} need a backend by name, not one made already")
+            raise ConfigurationError(
+                f"options {', '.join(options)} need a backend by name, not one made already"
+            )
         return address
     scheme, colon, target = address.partition(":")
     point = _factories().get(scheme)
@@ -63,7 +65,9 @@ def backend(address: str | Backend, **options: Any) -> Backend:
 def require_package(package: str, *, extra: str) -> None:
     """Raise `BackendNotInstalled`, with the pip line, unless a package can be imported."""
     if find_spec(package) is None:
-        raise BackendNotInstalled(f"{package} is not installed; run: pip install 'kvsdk[{extra}]'", backend=extra)
+        raise BackendNotInstalled(
+            f"{package} is not installed; run: pip install 'kvsdk[{extra}]'", backend=extra
+        )
 
 
 def reject_unknown_options(spec: BackendSpec, known: Iterable[str]) -> None:

@@ -5,4 +5,14 @@ from kvsdk.caching.plan import Plan, plan
 from kvsdk.caching.prefix import Prefix, PrefixBlock, digest
 from kvsdk.caching.tokens import TokenScale
 
-__all__ = ["Plan", "Prefix", "PrefixBlock", "Seen", "TokenScale", "cached_blocks", "digest", "explain_miss", "plan"]
+__all__ = [
+    "Plan",
+    "Prefix",
+    "PrefixBlock",
+    "Seen",
+    "TokenScale",
+    "cached_blocks",
+    "digest",
+    "explain_miss",
+    "plan",
+]

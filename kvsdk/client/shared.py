@@ -34,7 +34,9 @@ class ClientBase:
         options: Mapping[str, Any],
     ) -> None:
         if not isinstance(target, str) and not hasattr(target, "encode"):
-            raise ConfigurationError(f"a backend is 'scheme:target' or a Backend, not {type(target).__name__}")
+            raise ConfigurationError(
+                f"a backend is 'scheme:target' or a Backend, not {type(target).__name__}"
+            )
         self._defaults = Defaults(tenant=tenant, cache=cache, strict=strict, on_unsupported=on_unsupported)
         self._backend = backend(target, **options)
         self._backend.check()
@@ -71,8 +73,12 @@ class ClientBase:
 
 
 def _open_ledger(value: Ledger | str | Path | None) -> Ledger | None:
-    if not isinstance(value, str | Path):
-        return value
+    if value is None:
+        return None
     from kvsdk.cost import Ledger
 
+    if isinstance(value, Ledger):
+        return value
+    if not isinstance(value, str | Path):
+        raise ConfigurationError(f"a ledger is a file, a URL or a Ledger, not {type(value).__name__}")
     return Ledger(value)
