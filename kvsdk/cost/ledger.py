@@ -40,8 +40,9 @@ class Ledger:
     def __init__(self, path_or_url: str | Path, *, durability: Durability = "commit") -> None:
         if durability not in ("commit", "batched"):
             raise ConfigurationError(f"durability is 'commit' or 'batched', not {durability!r}")
-        self.name = str(path_or_url)
-        self._engine = _engine(self.name)
+        self._engine = _engine(str(path_or_url))
+        is_url = "://" in str(path_or_url)
+        self.name = self._engine.url.render_as_string() if is_url else str(path_or_url)  # hides a password
         dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
         self._insert = dialect.insert(schema.rows).on_conflict_do_nothing()
         try:
@@ -196,7 +197,8 @@ class _Writer:
         with self._changed:
             self._changed.wait_for(lambda: self._rows or self._closed)
             self._changed.wait_for(self._is_due, timeout=self.BATCH_S)
-            batch, self._rows, self._is_urgent = self._rows, [], False
+            batch, self._rows = self._rows, list[dict[str, Any]]()
+            self._is_urgent = False
             return batch
 
     def _is_due(self) -> bool:
@@ -210,7 +212,10 @@ def _engine(name: str) -> sa.Engine:
             raise LedgerError(f"the folder of the ledger {name} does not exist")
         url = sa.URL.create("sqlite", database=str(path))
     else:
-        url = sa.make_url(name)
+        try:
+            url = sa.make_url(name)
+        except (sa.exc.ArgumentError, ValueError):
+            raise LedgerError("the ledger is no URL of a database; write 'postgresql://host/costs'") from None
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
     try:
