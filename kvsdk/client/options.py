@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Literal, TypedDict
 
 from kvsdk._text import did_you_mean
@@ -70,6 +71,7 @@ class Defaults:
     on_unsupported: OnUnsupported = "raise"
 
     def __post_init__(self) -> None:
+        _check_tenant(self.tenant)
         _check_choice("cache", self.cache, ("auto", None))
         _check_choice("on_unsupported", self.on_unsupported, ("raise", "drop"))
 
@@ -106,6 +108,7 @@ def check_call(
                 f"unknown keyword {name!r}.{did_you_mean(name, CallOptions.__annotations__)}", field=name
             )
     tenant = options.get("tenant") or defaults.tenant
+    _check_tenant(tenant)
     state = _session(options.get("session"), tenant, sessions)
     request = _request(messages, options, state, tenant, options.get("cache") or defaults.cache)
     on_unsupported = options.get("on_unsupported") or defaults.on_unsupported
@@ -143,7 +146,7 @@ def _request(
     if choice is not None and choice not in ("auto", "none", "required", *names):
         raise InvalidRequest(
             f"tool_choice {choice!r} is no tool of this call."
-            f"{did_you_mean(choice, ('auto', 'none', 'required', *names))}",
+            f"{did_you_mean(str(choice), ('auto', 'none', 'required', *names))}",
             field="tool_choice",
         )
     if choice is not None and not tools:
@@ -153,15 +156,14 @@ def _request(
         raise InvalidRequest(
             f"max_tokens is a whole number of at least 1, not {max_tokens!r}", field="max_tokens"
         )
-    stop = options.get("stop") or ()
     return Request(
         messages=turns,
         system=system,
         tools=tools,
         tool_choice=choice,
         max_tokens=max_tokens,
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        temperature=options.get("temperature"),
+        stop=_stops(options.get("stop")),
+        temperature=_temperature(options.get("temperature")),
         session=state.name if state else None,
         tenant=state.tenant if state and state.tenant else tenant,
         auto_cache=cache == "auto",
@@ -207,7 +209,22 @@ def _fit(request: Request, backend: Backend, *, drop: bool) -> tuple[Request, tu
     return kept, tuple(f"{name} was left out: {backend.scheme} does not take it" for name in unsupported)
 
 
+def _stops(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else value or ()
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(f"stop is a text or a list of texts, not {value!r}", field="stop")
+    return tuple(text for text in texts if text)
+
+
+def _temperature(value: float | None) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if value is not None and not is_number:
+        raise InvalidRequest(f"temperature is a number, not {value!r}", field="temperature")
+    return value
+
+
 def _labels(value: Mapping[str, str] | None) -> Mapping[str, str]:
+    _check_object("metadata", value)
     for key, label in (value or {}).items():
         if not isinstance(key, str) or not isinstance(label, str):
             raise InvalidRequest(f"metadata is str to str; {key!r} is {label!r}", field="metadata")
@@ -215,12 +232,23 @@ def _labels(value: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _extra(value: Mapping[str, Mapping[str, Any]] | None) -> Mapping[str, Mapping[str, Any]]:
+    _check_object("extra", value)
     for scheme, members in (value or {}).items():
         if not isinstance(members, Mapping):
             raise InvalidRequest(
                 f"extra is by scheme: {{'anthropic': {{...}}}}; {scheme!r} is {members!r}", field="extra"
             )
     return value or {}
+
+
+def _check_object(field: str, value: object) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise InvalidRequest(f"{field} is a dict, not {type(value).__name__}", field=field)
+
+
+def _check_tenant(value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"tenant is a name, not {type(value).__name__}", field="tenant")
 
 
 def _check_choice(field: str, value: object, known: tuple[object, ...]) -> None:
