@@ -32,10 +32,7 @@ A cache miss is a value (`kvsdk.Miss`), never an error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from kvsdk.reply import Reply
+from typing import Any, ClassVar
 
 
 class KvsdkError(Exception):
@@ -185,10 +182,10 @@ class BackendProtocolError(BackendError):
 class StreamTruncated(BackendError):
     """A stream stopped before its end.
 
-    What had arrived is in `reply`, and the ledger has a row for it.
+    What had arrived is in `reply`, a `kvsdk.Reply`, and the ledger has a row for it.
     """
 
-    reply: Reply | None = None
+    reply: Any = None
 
 
 class DeadlineExceeded(KvsdkError):
