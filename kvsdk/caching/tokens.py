@@ -23,5 +23,5 @@ class TokenScale:
         return cls(size_bytes / tokens) if tokens and size_bytes else cls()
 
     def tokens(self, size_bytes: int) -> int:
-        """Tokens of so many bytes, rounded."""
-        return round(size_bytes / self.bytes_per_token)
+        """Tokens of so many bytes, rounded; something is never nothing."""
+        return max(1, round(size_bytes / self.bytes_per_token)) if size_bytes else 0

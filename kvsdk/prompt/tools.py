@@ -57,7 +57,7 @@ class Tool:
         Raises:
             InvalidRequest: A parameter has no annotation, or is positional-only or variadic.
         """
-        from pydantic import create_model
+        from pydantic import BaseModel, ConfigDict, create_model
 
         hints = get_type_hints(function, include_extras=True)
         fields: dict[str, Any] = {}
@@ -68,7 +68,8 @@ class Tool:
                 raise InvalidRequest(f"{function.__name__}: parameter {name!r} needs a type annotation")
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[name] = (hints[name], default)
-        model = create_model(function.__name__, **fields)
+        config = ConfigDict(extra="forbid")
+        model: type[BaseModel] = create_model(function.__name__, __config__=config, **fields)
         schema = model.model_json_schema()
         return cls(function.__name__, inspect.getdoc(function) or "", schema, cache, function)
 
