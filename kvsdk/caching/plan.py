@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import cast
 
 from kvsdk.backend import Capabilities
@@ -177,15 +178,16 @@ def _grant_ttl(mark: _Mark, capabilities: Capabilities) -> None:
 
 def _merge(marks: Sequence[_Mark]) -> None:
     """One mark per block: the one with the longest TTL is sent."""
-    kept: dict[int, _Mark] = {}
+    by_end: dict[int, list[_Mark]] = {}
     for mark in marks:
-        if mark.status == "dropped":
-            continue
-        first = kept.setdefault(mark.end, mark)
-        if first is not mark:
-            first.ttl = _longest(first.ttl, mark.ttl)
-            mark.ttl = first.ttl
-            mark.become("mapped", "shares its mark with another breakpoint")
+        if mark.status != "dropped":
+            by_end.setdefault(mark.end, []).append(mark)
+    for sharing in by_end.values():
+        longest = reduce(_longest, (mark.ttl for mark in sharing))
+        for number, mark in enumerate(sharing):
+            if number or mark.ttl != longest:
+                mark.become("mapped", "shares its mark with another breakpoint")
+            mark.ttl = longest
 
 
 def _limit(marks: Sequence[_Mark], blocks: Sequence[Block], capabilities: Capabilities) -> None:

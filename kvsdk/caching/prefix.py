@@ -9,6 +9,7 @@ from hashlib import sha256
 from itertools import accumulate, takewhile
 from typing import NamedTuple
 
+from kvsdk.errors import InvalidRequest
 from kvsdk.prompt import Part, Request, Section, Text, Thinking, Tool, ToolCall
 
 
@@ -41,11 +42,20 @@ class Prefix:
 
 
 def digest(request: Request) -> Prefix:
-    """Digest a request. Breakpoints are not part of it: they never enter a prompt."""
+    """Digest a request. Breakpoints are not part of it: they never enter a prompt.
+
+    Raises:
+        InvalidRequest: A text that no vendor can be sent: it is no Unicode.
+    """
     blocks = []
     for block in request.blocks():
         head = f"{block.place}:{block.kind}:"
-        whole = f"{head}{_content(block.part)}".encode("utf-8", "surrogatepass")
+        try:
+            whole = f"{head}{_content(block.part)}".encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                f"{block.where} holds half of a surrogate pair, which is no text", field=block.where
+            ) from None
         size_bytes = len(whole) - len(head)  # the head is ASCII
         blocks.append(PrefixBlock(block.section, block.where, sha256(whole).digest()[:16], size_bytes))
     ends = tuple(accumulate(block.size_bytes for block in blocks))

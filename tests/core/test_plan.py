@@ -140,7 +140,16 @@ def test_two_marks_on_one_piece_are_one() -> None:
     planned = plan(request(Message.user(Text("a", cache="5m"), Text("", cache="1h"))), VENDOR)
     assert sent(planned.request) == {"messages[0].parts[0]": "1h"}
     assert [entry.granted_ttl for entry in planned.breakpoints] == ["1h", "1h"]
+    assert [entry.status for entry in planned.breakpoints] == ["mapped", "mapped"]
     assert planned.ends == (0, 0)
+
+
+def test_three_marks_on_one_piece_all_report_what_was_sent() -> None:
+    """The last one to come may be the longest."""
+    parts = [Text("a", cache="5m"), Text("", cache="5m"), Text("", cache="1h")]
+    planned = plan(request(Message.user(*parts)), VENDOR)
+    assert sent(planned.request) == {"messages[0].parts[0]": "1h"}
+    assert [entry.granted_ttl for entry in planned.breakpoints] == ["1h", "1h", "1h"]
 
 
 # ---------------------------------------------------------------------- rule 3: TTLs

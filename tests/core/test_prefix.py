@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from kvsdk import Message, Text, Thinking, Tool, ToolCall
+from kvsdk import InvalidRequest, Message, Text, Thinking, Tool, ToolCall
 from kvsdk.caching import digest
 from kvsdk.prompt import Request
 
@@ -90,6 +90,13 @@ def test_the_order_of_a_calls_keys_counts() -> None:
 def test_settings_that_enter_the_key_are_kept() -> None:
     """A change of tool choice can be found."""
     assert digest(request(tool_choice="none")).settings != digest(request()).settings
+
+
+def test_half_a_surrogate_pair_is_refused_at_its_place() -> None:
+    """No vendor can be sent it: it is no Unicode."""
+    with pytest.raises(InvalidRequest) as caught:
+        digest(request(system=(Text("S"), Text("half \ud83d"))))
+    assert caught.value.field == "system[1]"
 
 
 def test_an_empty_prompt_has_no_bytes() -> None:
