@@ -7,6 +7,8 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import count
 from typing import Any
 
 from pytest_httpserver import HTTPServer
@@ -41,17 +43,25 @@ def sse(events: Iterable[Mapping[str, Any] | str], **headers: str) -> Scripted:
     return Scripted(sse_text(events).encode(), headers=headers, content_type="text/event-stream")
 
 
+_numbers = count()
+
+
 class Loopback:
-    """The server. Answers are given in the order in which they were scripted, to any thread."""
+    """The server. Answers are given in the order in which they were scripted, to any thread.
+
+    Each test's server has an address of its own, so a request that an earlier test gave up on and that
+    arrives late finds nobody.
+    """
 
     def __init__(self, server: HTTPServer) -> None:
+        self._prefix = f"/test-{next(_numbers)}"
         self._answers: list[Scripted] = []
         self._lock = threading.Lock()
         self.released = threading.Event()
         self.bodies: list[dict[str, Any]] = []
         self.requests: list[Request] = []
-        self.url = server.url_for("").rstrip("/")
-        server.expect_request(re.compile(".*")).respond_with_handler(self._handle)
+        self.url = server.url_for(self._prefix)
+        server.expect_request(re.compile(f"{self._prefix}/.*")).respond_with_handler(self._handle)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -70,10 +80,13 @@ class Loopback:
         for answer in answers:
             self._answers.append(answer if isinstance(answer, Scripted) else Scripted(answer))
 
-    def _handle(self, request: Request) -> Response:
+    def _handle(self, asked: Request) -> Response:
+        path = asked.environ["PATH_INFO"].removeprefix(self._prefix)
+        data = asked.get_data()
+        request = Request({**asked.environ, "PATH_INFO": path, "wsgi.input": BytesIO(data)})
         with self._lock:
             self.requests.append(request)
-            self.bodies.append(json.loads(request.get_data() or b"{}"))
+            self.bodies.append(json.loads(data or b"{}"))
             answer = self._answers.pop(0) if self._answers else _NOTHING
         if answer.held:
             self.released.wait(10)
