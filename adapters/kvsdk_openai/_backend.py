@@ -24,7 +24,7 @@ from kvsdk.prompt import Request, breakpoint_of
 from kvsdk.reply import Cost
 
 from kvsdk_openai import _chat, _responses
-from kvsdk_openai._facts import Api, Profile, capabilities, profile
+from kvsdk_openai._facts import Api, Profile, capabilities, profile, takes_marks, write_factors
 from kvsdk_openai._translate import to_chat, to_responses
 
 
@@ -90,15 +90,17 @@ class OpenAIBackend:
         if not self._server.list_priced:
             return Cost(reason="a server of one's own has no list price")
         asked = {mark.ttl or "30m" for block in request.blocks() if (mark := breakpoint_of(block.part))}
+        model = outcome.model or self.model
         return list_price(
             outcome.usage,
-            outcome.model or self.model,
+            model,
             at=at,
             provider=self._server.provider,
             api_url=None if self._server.provider else self._base_url,
             context=outcome.bill,
             default_ttl="30m",
             asked_ttls=asked,
+            write_factors=write_factors() if takes_marks(model, self._server) else None,
         )
 
     def open(self) -> Channel:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -47,6 +49,13 @@ def profile(name: str) -> Profile:
         raise ConfigurationError(f"no profile {name!r}; one of {', '.join(_facts()['profiles'])}")
     fields = {key: value for key, value in table.items() if key not in ("source", "date")}
     return Profile(name=name, **fields)
+
+
+@cache
+def write_factors() -> Mapping[str, Decimal]:
+    """Write prices by TTL, as multiples of the input price, of the models that take breakpoints."""
+    table = _facts()["write_factors"]
+    return {key: Decimal(value) for key, value in table.items() if key not in ("source", "date")}
 
 
 def takes_marks(model: str, server: Profile) -> bool:

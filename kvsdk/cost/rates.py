@@ -27,6 +27,7 @@ def list_price(
     context: Mapping[str, str] | None = None,
     default_ttl: str = "5m",
     asked_ttls: Collection[str] = (),
+    write_factors: Mapping[str, Decimal] | None = None,
 ) -> Cost:
     """What a usage costs at the vendor's list price of a day.
 
@@ -39,6 +40,7 @@ def list_price(
         context: What else the price depends on, such as `{"service_tier": "flex"}`.
         default_ttl: The TTL of the vendor's plain write price.
         asked_ttls: The TTLs of the request's marks.
+        write_factors: Write prices that genai-prices lacks, by TTL, as multiples of the input price.
 
     Returns:
         The cost; an unknown model has no total, and a reason.
@@ -48,6 +50,8 @@ def list_price(
     except LookupError:
         where = provider or api_url or "any vendor"
         return Cost(reason=f"no list price is known for model {model!r} of {where}")
+    extra = {ttl: rates.fresh * factor for ttl, factor in (write_factors or {}).items()}
+    rates = replace(rates, write={**extra, **rates.write})
     cost = price(usage, rates, asked_ttls=asked_ttls)
     return cost if cost.price_source else replace(cost, price_source=rates.source)
 

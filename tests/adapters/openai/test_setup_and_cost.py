@@ -86,12 +86,24 @@ def test_a_cost_has_all_its_parts(client: Client, loopback: Loopback) -> None:
     assert cost.estimated is False
 
 
-def test_a_write_of_twelve_hours_without_a_known_price_is_said(client: Client, loopback: Loopback) -> None:
-    """The price library has no 12h rate: the cost is an estimate and gives the reason."""
+def test_a_write_of_twelve_hours_costs_two_and_a_half_inputs(client: Client, loopback: Loopback) -> None:
+    """400 tokens for 30 minutes at 5 and 500 for 12 hours at 4 x 2.5 dollars per million."""
     loopback.script(response(usage=RESPONSES_USAGE))
     cost = client.generate([Message.user("x", cache="12h")]).cost
-    assert cost.estimated is True
-    assert "TTL" in str(cost.reason)
+    assert cost.cache_write == (Decimal(5) * 400 + Decimal(4) * Decimal("2.5") * 500) / 1_000_000
+    assert cost.estimated is False
+
+
+def test_an_absent_split_after_a_mark_of_twelve_hours_is_an_interval(
+    client: Client, loopback: Loopback
+) -> None:
+    """All 900 for 30 minutes at least, all for 12 hours at most."""
+    details = {"cached_tokens": 2048, "cache_write_tokens": 900}
+    loopback.script(response(usage=RESPONSES_USAGE | {"input_tokens_details": details}))
+    cost = client.generate([Message.user("x", cache="12h")]).cost
+    assert cost.low is not None
+    assert cost.total is not None
+    assert cost.total - cost.low == (Decimal(10) - Decimal(5)) * 900 / 1_000_000
 
 
 def test_the_tier_that_was_billed_decides(connect: Callable[..., Client], loopback: Loopback) -> None:
