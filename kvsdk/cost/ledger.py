@@ -214,7 +214,7 @@ def _engine(name: str) -> sa.Engine:
     else:
         try:
             url = sa.make_url(name)
-        except (sa.exc.ArgumentError, ValueError):
+        except (exc.ArgumentError, ValueError):
             raise LedgerError("the ledger is no URL of a database; write 'postgresql://host/costs'") from None
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
