@@ -79,7 +79,7 @@ async def test_a_retry_waits_without_blocking_the_loop(loopback: Loopback) -> No
     loopback.script(limited, message(), message())
     async with AsyncClient("anthropic:claude-sonnet-5-5", **options(loopback, retry=2)) as client:
         slow = asyncio.create_task(client.generate("slow"))
-        while not loopback.bodies:
+        while not loopback.bodies and not slow.done():
             await asyncio.sleep(0.001)
         await client.generate("fast")
         assert not slow.done()
@@ -90,7 +90,7 @@ async def test_a_cancelled_call_is_a_row(client: AsyncClient, loopback: Loopback
     """A call whose task was cancelled may have been billed: a `cancelled` row of unknown cost."""
     loopback.script(Scripted(message(), held=True))
     task = asyncio.create_task(client.generate("x"))
-    while not loopback.bodies:
+    while not loopback.bodies and not task.done():
         await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
