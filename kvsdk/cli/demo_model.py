@@ -111,7 +111,9 @@ def convert(source: Path, folder: Path) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(**where)
     _tell(2)
     unpack = GgufConfig(dequantize=True)
-    model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, quantization_config=unpack)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        **where, dtype=torch.float32, quantization_config=unpack
+    )
     _tell(3)
     # transformers 5.19 marks the model as quantized even when it has unpacked it, and then does not save it
     model.hf_quantizer = None

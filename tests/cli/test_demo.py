@@ -25,7 +25,8 @@ def test_the_second_question_reads_the_document(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for word in (*QUESTIONS, "read from cache", "claude-sonnet-5-5", "gpt-6.1-terra", "cache saved"):
         assert word in done.stdout
-    first, second = Ledger(path).rows()
+    with Ledger(path) as ledger:
+        first, second = ledger.rows()
     assert first.usage.input_tokens is not None
     assert first.usage.input_tokens >= 1500
     assert first.usage.cache_read_tokens == 0

@@ -33,22 +33,23 @@ def test_cache_counts_ids_and_streams(server: str, tmp_path: Path) -> None:
     assert first.id == f"chatcmpl-{first.request_id}"
     assert second.request_id == f"{second.operation_id}-1"
     assert first.cost.total is None
-    assert [row.state for row in Ledger(path).rows(session="lock")] == ["ok", "ok"]
+    with Ledger(path) as ledger:
+        assert [row.state for row in ledger.rows(session="lock")] == ["ok", "ok"]
 
 
 def test_tenants_never_share_blocks(server: str) -> None:
     """Another tenant's equal prompt reads nothing; the same tenant's reads it."""
-    client = kvsdk.Client(f"vllm+http://{server}#smol")
-    for tenant, expected in (("north", False), ("south", False), ("north", True)):
-        reply = client.generate("What?", system=f"Tenants. {LORE}", tenant=tenant, max_tokens=2)
-        assert bool(reply.usage.cache_read_tokens) is expected
+    with kvsdk.Client(f"vllm+http://{server}#smol") as client:
+        for tenant, expected in (("north", False), ("south", False), ("north", True)):
+            reply = client.generate("What?", system=f"Tenants. {LORE}", tenant=tenant, max_tokens=2)
+            assert bool(reply.usage.cache_read_tokens) is expected
 
 
 def test_tokens_are_counted_by_the_server(server: str) -> None:
     """`count_tokens` is exact: it is the prompt's size in the answer, sync and async."""
-    client = kvsdk.Client(f"vllm+http://{server}#smol")
-    count = client.count_tokens("How many locks?", system="Be brief.")
-    reply = client.generate("How many locks?", system="Be brief.", max_tokens=2)
+    with kvsdk.Client(f"vllm+http://{server}#smol") as client:
+        count = client.count_tokens("How many locks?", system="Be brief.")
+        reply = client.generate("How many locks?", system="Be brief.", max_tokens=2)
     assert count == reply.usage.input_tokens
     assert not count.is_estimated
 
@@ -61,9 +62,12 @@ def test_tokens_are_counted_by_the_server(server: str) -> None:
 
 def test_its_errors_are_ours(server: str) -> None:
     """A wrong model and a prompt that does not fit are leaves of our tree with our request's id."""
-    with pytest.raises(kvsdk.ModelNotFound) as unknown:
-        kvsdk.Client(f"vllm+http://{server}#nope").generate("Hi", max_tokens=2)
+    with kvsdk.Client(f"vllm+http://{server}#nope") as other, pytest.raises(kvsdk.ModelNotFound) as unknown:
+        other.generate("Hi", max_tokens=2)
     assert unknown.value.request_id is not None
-    with pytest.raises(kvsdk.RequestRejected) as too_long:
-        kvsdk.Client(f"vllm+http://{server}#smol").generate("word " * 2000, max_tokens=2)
+    with (
+        kvsdk.Client(f"vllm+http://{server}#smol") as client,
+        pytest.raises(kvsdk.RequestRejected) as too_long,
+    ):
+        client.generate("word " * 2000, max_tokens=2)
     assert too_long.value.backend == "vllm+http"

@@ -63,7 +63,8 @@ def test_leaving_a_stream_frees_the_engine_and_is_recorded(
                 if number == 3:
                     break
         later = client.generate("Hi", max_tokens=2, temperature=0)
-    (left, after) = Ledger(path).rows()
+    with Ledger(path) as ledger:
+        left, after = ledger.rows()
     assert left.state == "cancelled"
     assert left.usage.input_tokens == stream.reply.usage.input_tokens
     assert left.usage.meter("input_tokens") == "reported"

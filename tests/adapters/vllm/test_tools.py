@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import kvsdk
 import pytest
 from kvsdk import Message, Tool, ToolCallDelta
@@ -19,12 +21,13 @@ def get_weather(city: str) -> str:
 
 
 @pytest.fixture(params=["in process", "server"])
-def client(request: pytest.FixtureRequest) -> kvsdk.Client:
+def client(request: pytest.FixtureRequest) -> Iterator[kvsdk.Client]:
     """Both ways to the engine."""
     if request.param == "in process":
-        client: kvsdk.Client = request.getfixturevalue("local")
-        return client
-    return kvsdk.Client(f"vllm+http://{request.getfixturevalue('server')}#smol")
+        yield request.getfixturevalue("local")
+    else:
+        with kvsdk.Client(f"vllm+http://{request.getfixturevalue('server')}#smol") as client:
+            yield client
 
 
 def test_a_whole_tool_loop(client: kvsdk.Client) -> None:
