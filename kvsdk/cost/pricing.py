@@ -49,6 +49,9 @@ def price(usage: Usage, rates: Rates, *, asked_ttls: Collection[str] = ()) -> Co
     if usage.input_tokens is None or usage.output_tokens is None:
         missing = "input" if usage.input_tokens is None else "output"
         return Cost(price_source=rates.source, reason=f"the count of {missing} tokens was not reported")
+    unpriced = [ttl for ttl in usage.cache_write_by_ttl or () if rates.write and ttl not in rates.write]
+    if unpriced:
+        return Cost(price_source=rates.source, reason=f"no price is known for writes kept {unpriced[0]}")
     output = usage.output_tokens * rates.output / _MTOK
     without_cache = usage.input_tokens * rates.fresh / _MTOK + output
     if not usage.is_consistent:
@@ -93,13 +96,10 @@ def _price_writes(
         most = max({usual, *longest})
         reason = "the TTL of the writes was not reported" if most != usual and count else None
         return count * usual / _MTOK, count * most / _MTOK, reason
-    known = {ttl: tokens for ttl, tokens in split.items() if ttl in rates.write or not rates.write}
-    total = sum((tokens * rates.write.get(ttl, rates.fresh) for ttl, tokens in known.items()), Decimal(0))
-    rest = count - sum(known.values())
-    usual = rates.write.get(rates.default_ttl, rates.fresh)
-    total += rest * usual
-    reason = "no price is known for some of the TTLs written" if len(known) < len(split) else None
-    return total / _MTOK, total / _MTOK, reason
+    rest = count - sum(split.values())  # a stream's split may be older than its count
+    total = rest * rates.write.get(rates.default_ttl, rates.fresh)
+    total += sum((tokens * rates.write.get(ttl, rates.fresh) for ttl, tokens in split.items()), Decimal(0))
+    return total / _MTOK, total / _MTOK, None
 
 
 def _bounds(usage: Usage, rates: Rates, output: Decimal, without_cache: Decimal, reason: str) -> Cost:

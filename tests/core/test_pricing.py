@@ -165,3 +165,11 @@ def test_a_model_without_a_write_rate_writes_at_its_input_rate() -> None:
     """No premium is made up."""
     usage = Usage.of_total(1000, read=0, write=1000, output=0)
     assert price(usage, own("2", "1", "10")).cache_write == Decimal(2) * 1000 / MTOK
+
+
+def test_a_ttl_without_a_price_has_no_cost() -> None:
+    """Writes kept for a time that has no known price: no total, rather than a wrong one."""
+    usage = Usage.of_parts(fresh=7, read=0, write=1500, output=200, write_by_ttl={"5m": 500, "12h": 1000})
+    cost = price(usage, SONNET)
+    assert cost.total is None
+    assert cost.reason == "no price is known for writes kept 12h"
