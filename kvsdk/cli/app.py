@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+import kvsdk
 from kvsdk.cli import demo, report
 
 app = typer.Typer(
@@ -17,8 +20,18 @@ app.command("demo")(demo.demo)
 app.command("report")(report.report_command)
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"kvsdk {kvsdk.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """One client for prompt caching, hosted or self-hosted."""
 
 

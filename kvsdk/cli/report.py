@@ -58,6 +58,8 @@ def print_report(result: Report, form: Format) -> None:
         keys = [] if result.by else [Column("operation_id", "request", is_number=False)]
         typer.echo(render([*keys, *columns, *_NUMBERS], rows, total, form))
         return
+    if not result.by:
+        columns = [column for column in columns if any(row[column.key] is not None for row in rows)]
     numbers = [column for column in _NUMBERS if _says_something(column.key, rows, bool(result.by))]
     total = {names[0]: "total", **{key: value for key, value in total.items() if key not in names}}
     if form is Format.md:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import kvsdk
 import pytest
 from kvsdk.cli import main
 from kvsdk.cost import Ledger, LedgerRow
@@ -121,6 +122,12 @@ def test_a_file_that_is_no_ledger_exits_1(tmp_path: Path, capsys: pytest.Capture
     assert _run("report", str(path)) == 1
     assert "cannot be used as a ledger" in capsys.readouterr().err
     assert path.read_text() == "valve " * 1000
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--version` prints it and exits with 0."""
+    assert _run("--version") == 0
+    assert capsys.readouterr().out == f"kvsdk {kvsdk.__version__}\n"
 
 
 def test_python_m_kvsdk(ledger: str) -> None:
