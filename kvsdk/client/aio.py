@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
-from pathlib import Path
+from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
 
-from kvsdk.backend import Answer, AsyncChannel, AsyncEvents, Backend, Call
-from kvsdk.client.options import CallOptions, OnUnsupported
+from kvsdk.backend import Answer, AsyncChannel, AsyncEvents, Call
+from kvsdk.client.options import CallOptions
 from kvsdk.client.shared import ClientBase
 from kvsdk.errors import InvalidRequest
 from kvsdk.prompt import MessagesLike
 from kvsdk.reply import Event, Explanation, Reply, TextDelta, TokenCount
-from kvsdk.resilience import RetryPolicy
 from kvsdk.session import SessionState
 from kvsdk.wire import Cancelled, Done, Effect, Emit, Flow, Machine, aadvance
 
@@ -31,30 +29,9 @@ class AsyncClient(ClientBase):
     client once per running loop.
     """
 
-    def __init__(
-        self,
-        backend: str | Backend,
-        *,
-        ledger: Ledger | str | Path | None = None,
-        tenant: str | None = None,
-        retry: RetryPolicy | int | bool | None = None,
-        cache: Literal["auto"] | None = None,
-        strict: bool = False,
-        on_unsupported: OnUnsupported = "raise",
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            backend,
-            ledger=ledger,
-            tenant=tenant,
-            retry=retry,
-            cache=cache,
-            strict=strict,
-            on_unsupported=on_unsupported,
-            options=options,
-        )
-        self._ios: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncIO] = WeakKeyDictionary()
-        self._lock = threading.Lock()
+    @cached_property
+    def _ios(self) -> WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncIO]:
+        return WeakKeyDictionary()
 
     async def generate(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> Reply:
         """Send a prompt and wait for the whole answer. See `Client.generate`."""

@@ -146,7 +146,7 @@ def _request(
     if choice is not None and choice not in ("auto", "none", "required", *names):
         raise InvalidRequest(
             f"tool_choice {choice!r} is no tool of this call."
-            f"{did_you_mean(str(choice), ('auto', 'none', 'required', *names))}",
+            f"{did_you_mean(choice, ('auto', 'none', 'required', *names))}",
             field="tool_choice",
         )
     if choice is not None and not tools:

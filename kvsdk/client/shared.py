@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvsdk.backend import Backend, backend
+from kvsdk.backend import Backend
+from kvsdk.backend import backend as find_backend
 from kvsdk.client.operation import Operation, Runtime
 from kvsdk.client.options import CallOptions, Defaults, OnUnsupported, check_call
 from kvsdk.errors import ConfigurationError
@@ -19,26 +20,26 @@ if TYPE_CHECKING:
 
 
 class ClientBase:
-    """The settings, the ledger and the sessions of a client."""
+    """The settings, the ledger and the sessions of a client; `Client` says what the arguments are."""
 
     def __init__(
         self,
-        target: str | Backend,
+        backend: str | Backend,
         *,
-        ledger: Ledger | str | Path | None,
-        tenant: str | None,
-        retry: RetryPolicy | int | bool | None,
-        cache: Literal["auto"] | None,
-        strict: bool,
-        on_unsupported: OnUnsupported,
-        options: Mapping[str, Any],
+        ledger: Ledger | str | Path | None = None,
+        tenant: str | None = None,
+        retry: RetryPolicy | int | bool | None = None,
+        cache: Literal["auto"] | None = None,
+        strict: bool = False,
+        on_unsupported: OnUnsupported = "raise",
+        **options: Any,
     ) -> None:
-        if not isinstance(target, str) and not hasattr(target, "encode"):
+        if not isinstance(backend, str) and not hasattr(backend, "encode"):
             raise ConfigurationError(
-                f"a backend is 'scheme:target' or a Backend, not {type(target).__name__}"
+                f"a backend is 'scheme:target' or a Backend, not {type(backend).__name__}"
             )
         self._defaults = Defaults(tenant=tenant, cache=cache, strict=strict, on_unsupported=on_unsupported)
-        self._backend = backend(target, **options)
+        self._backend = find_backend(backend, **options)
         self._backend.check()
         self._owns_ledger = isinstance(ledger, str | Path)
         self._ledger = _open_ledger(ledger)
@@ -46,6 +47,7 @@ class ClientBase:
         self._runtime = Runtime(
             backend=self._backend, retry=RetryPolicy.of(retry), has_ledger=self._ledger is not None
         )
+        self._lock = threading.Lock()
 
     @property
     def backend(self) -> Backend:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from kvsdk.backend import Answer, Backend, Call, Channel, Events
-from kvsdk.client.options import CallOptions, OnUnsupported
+from kvsdk.backend import Answer, Call, Channel, Events
+from kvsdk.client.options import CallOptions
 from kvsdk.client.shared import ClientBase
 from kvsdk.errors import InvalidRequest
 from kvsdk.prompt import MessagesLike
 from kvsdk.reply import Event, Explanation, Reply, TextDelta, TokenCount
-from kvsdk.resilience import RetryPolicy
 from kvsdk.session import SessionState
 from kvsdk.wire import Cancelled, Done, Effect, Emit, Flow, Machine, advance
 
@@ -42,30 +39,7 @@ class Client(ClientBase):
         LedgerError: The ledger cannot be opened.
     """
 
-    def __init__(
-        self,
-        backend: str | Backend,
-        *,
-        ledger: Ledger | str | Path | None = None,
-        tenant: str | None = None,
-        retry: RetryPolicy | int | bool | None = None,
-        cache: Literal["auto"] | None = None,
-        strict: bool = False,
-        on_unsupported: OnUnsupported = "raise",
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            backend,
-            ledger=ledger,
-            tenant=tenant,
-            retry=retry,
-            cache=cache,
-            strict=strict,
-            on_unsupported=on_unsupported,
-            options=options,
-        )
-        self._io: _IO | None = None
-        self._lock = threading.Lock()
+    _io: _IO | None = None
 
     def generate(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> Reply:
         """Send a prompt and wait for the whole answer.
