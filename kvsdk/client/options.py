@@ -15,6 +15,7 @@ from kvsdk.prompt import (
     Request,
     SystemLike,
     Text,
+    Tool,
     ToolsLike,
     read_messages,
     read_system,
@@ -141,27 +142,12 @@ def _request(
     if not turns:
         raise InvalidRequest("messages holds only system messages; nothing to answer", field="messages")
     tools = read_tools(options.get("tools"))
-    choice = options.get("tool_choice")
-    names = [tool.name for tool in tools]
-    if choice is not None and choice not in ("auto", "none", "required", *names):
-        raise InvalidRequest(
-            f"tool_choice {choice!r} is no tool of this call."
-            f"{did_you_mean(choice, ('auto', 'none', 'required', *names))}",
-            field="tool_choice",
-        )
-    if choice is not None and not tools:
-        raise InvalidRequest("tool_choice needs tools", field="tool_choice")
-    max_tokens = options.get("max_tokens", 4096)
-    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-        raise InvalidRequest(
-            f"max_tokens is a whole number of at least 1, not {max_tokens!r}", field="max_tokens"
-        )
     return Request(
         messages=turns,
         system=system,
         tools=tools,
-        tool_choice=choice,
-        max_tokens=max_tokens,
+        tool_choice=_tool_choice(options.get("tool_choice"), tools),
+        max_tokens=_max_tokens(options.get("max_tokens", 4096)),
         stop=_stops(options.get("stop")),
         temperature=_temperature(options.get("temperature")),
         session=state.name if state else None,
@@ -207,6 +193,26 @@ def _fit(request: Request, backend: Backend, *, drop: bool) -> tuple[Request, tu
     empty: dict[str, Any] = {"temperature": None, "stop": (), "tools": (), "tool_choice": None}
     kept = replace(request, **{name: empty[name] for name in unsupported})
     return kept, tuple(f"{name} was left out: {backend.scheme} does not take it" for name in unsupported)
+
+
+def _tool_choice(value: object, tools: Sequence[Tool]) -> str | None:
+    if value is None:
+        return None
+    if not tools:
+        raise InvalidRequest("tool_choice needs tools", field="tool_choice")
+    known = ("auto", "none", "required", *(tool.name for tool in tools))
+    if not isinstance(value, str) or value not in known:
+        raise InvalidRequest(
+            f"tool_choice {value!r} is no tool of this call.{did_you_mean(str(value), known)}",
+            field="tool_choice",
+        )
+    return value
+
+
+def _max_tokens(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidRequest(f"max_tokens is a whole number of at least 1, not {value!r}", field="max_tokens")
+    return value
 
 
 def _stops(value: str | Sequence[str] | None) -> tuple[str, ...]:
