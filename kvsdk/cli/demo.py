@@ -45,6 +45,7 @@ def demo(
     from kvsdk.cli.demo_model import NAME, ensure_demo_model
 
     text, name = _read(document)
+    kvsdk.backend(f"vllm:{model or NAME}").check()  # before anything that takes long
     questions = question or QUESTIONS
     target = model or str(ensure_demo_model())
     typer.echo(f"Starting vLLM in this process with {model or NAME} ...")
