@@ -13,6 +13,7 @@ from kvsdk.errors import (
     CircuitOpen,
     ConfigurationError,
     DeadlineExceeded,
+    InvalidAnswer,
     InvalidBreakpoints,
     InvalidRequest,
     KvsdkError,
@@ -28,7 +29,18 @@ from kvsdk.errors import (
     Unsupported,
     UnsupportedSetting,
 )
-from kvsdk.prompt import Breakpoint, Message, Part, Text, Thinking, Tool, ToolCall, ToolResult
+from kvsdk.prompt import (
+    Breakpoint,
+    File,
+    Image,
+    Message,
+    Part,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
 from kvsdk.reply import (
     BreakpointReport,
     CacheReport,
@@ -62,6 +74,8 @@ __all__ = [
     "Stream",
     # what goes in
     "Breakpoint",
+    "File",
+    "Image",
     "Message",
     "Part",
     "Text",
@@ -100,6 +114,7 @@ __all__ = [
     "CircuitOpen",
     "ConfigurationError",
     "DeadlineExceeded",
+    "InvalidAnswer",
     "InvalidBreakpoints",
     "InvalidRequest",
     "KvsdkError",

@@ -20,6 +20,7 @@ KvsdkError
 │   ├── BackendUnreachable     no connection (retried)
 │   │   └── BackendTimeout     no answer in time (retried)
 │   ├── BackendProtocolError   an answer that is not one
+│   ├── InvalidAnswer          an answer that does not have the shape asked for
 │   └── StreamTruncated        a stream that stopped before its end
 ├── DeadlineExceeded           `timeout_s` is over
 ├── CircuitOpen                a breaker holds requests back
@@ -177,6 +178,10 @@ class BackendTimeout(BackendUnreachable):
 
 class BackendProtocolError(BackendError):
     """The backend sent something that is not an answer; the text has its start."""
+
+
+class InvalidAnswer(BackendError):
+    """An answer's text does not have the shape of `response_format`; the reply itself is whole."""
 
 
 class StreamTruncated(BackendError):

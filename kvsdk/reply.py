@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from kvsdk.prompt import Message, Part, ToolCall
+from kvsdk.prompt import Message, Part, ResponseFormat, ToolCall
 from kvsdk.usage import Usage
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal", "paused", "other"]
@@ -137,6 +137,7 @@ class Reply:
         latency: Seconds.
         attempts: How often the request was sent.
         raw: The backend's body, decoded and otherwise untouched.
+        response_format: The shape that was asked for; `parsed` is the text in it.
     """
 
     id: str | None
@@ -153,6 +154,16 @@ class Reply:
     latency: Latency
     attempts: int = 1
     raw: Mapping[str, Any] = field(default_factory=dict)
+    response_format: ResponseFormat | None = None
+
+    @property
+    def parsed(self) -> Any:
+        """The text as `response_format` asks: a pydantic model's instance, or decoded JSON; None without one.
+
+        Raises:
+            InvalidAnswer: The text does not have that shape.
+        """
+        return None if self.response_format is None else self.response_format.parse(self.text)
 
     @property
     def message(self) -> Message:

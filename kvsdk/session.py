@@ -28,6 +28,11 @@ class SessionState:
         """What is remembered of the last request, None before the first."""
         return self._seen
 
+    def last_reply_from(self, scheme: str, model: str) -> str | None:
+        """The id of the last reply, if it came from this backend and model."""
+        seen = self._seen
+        return self.last_reply_id if seen is not None and seen.model == f"{scheme}:{model}" else None
+
     def remember(self, seen: Seen, reply_id: str | None) -> None:
         """Remember a request that was answered."""
         with self._lock:

@@ -22,7 +22,11 @@ class Capabilities:
         caches_only_at_marks: Whether nothing is cached without a mark.
         session: What a session's name becomes: `affinity` (a routing hint), `label`, or `none`.
         tenant: What a tenant becomes: `partition` (caches are apart) or `none`.
-        settings: Names of the optional settings it takes: `temperature`, `stop`, `tool_choice`, `tools`.
+        settings: Names of the optional settings it takes: `temperature`, `stop`, `tool_choice`, `tools`,
+            `response_format`.
+        parts: Kinds of parts that its prompts may hold beside text, tool calls, tool results and thinking.
+        prewarm: Whether its cache can be written without an answer.
+        diagnostics: Whether it says itself why a cache missed, given the session's last response.
         exact_tokens: Whether tokens can be counted exactly without a request.
     """
 
@@ -38,3 +42,6 @@ class Capabilities:
     tenant: Literal["partition", "none"] = "none"
     settings: frozenset[str] = frozenset({"temperature", "stop", "tool_choice", "tools"})
     exact_tokens: bool = False
+    parts: frozenset[str] = frozenset()
+    prewarm: bool = False
+    diagnostics: bool = False

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from kvsdk.backend.capabilities import Capabilities
 from kvsdk.prompt import Part, Request
-from kvsdk.reply import Cost, Event, StopReason
+from kvsdk.reply import Cost, Event, Miss, StopReason
 from kvsdk.usage import Usage
 
 
@@ -63,6 +63,7 @@ class Outcome:
         bill: What the price depends on beside the counts: the service tier that was billed, or the seconds
             that a local engine was busy with it.
         ttft_s: Seconds to the first token, where the backend itself says so.
+        diagnosis: Why the cache missed, where the backend itself says so.
         notes: What else the caller should know.
     """
 
@@ -75,6 +76,7 @@ class Outcome:
     complete: bool = True
     bill: Mapping[str, Any] = field(default_factory=dict)
     ttft_s: float | None = None
+    diagnosis: Miss | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -1,6 +1,6 @@
 """Where breakpoints go, what a prompt's prefix is, and why a cache missed. Pure."""
 
-from kvsdk.caching.miss import Seen, cached_blocks, explain_miss
+from kvsdk.caching.miss import Seen, cached_blocks, explain_miss, with_diagnosis
 from kvsdk.caching.plan import Plan, plan
 from kvsdk.caching.prefix import Prefix, PrefixBlock, digest
 from kvsdk.caching.tokens import TokenScale
@@ -15,4 +15,5 @@ __all__ = [
     "digest",
     "explain_miss",
     "plan",
+    "with_diagnosis",
 ]

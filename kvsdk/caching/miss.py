@@ -59,6 +59,21 @@ def explain_miss(
     )
 
 
+def with_diagnosis(miss: Miss | None, diagnosis: Miss | None) -> Miss | None:
+    """Complete what was found here by what the backend itself says.
+
+    The backend knows what its cache holds; we know the place in the prompt. Where both found the same kind,
+    ours has the place and the backend confirms; where we found no change, the backend's word stands.
+    """
+    if diagnosis is None or miss is None:
+        return miss or diagnosis
+    if miss.kind == diagnosis.kind:
+        return Miss(miss.kind, miss.where, f"{miss.detail}; the backend says so too: {diagnosis.detail}")
+    if miss.kind in ("evicted_or_unknown", "first_request"):
+        return diagnosis
+    return Miss(miss.kind, miss.where, f"{miss.detail}; the backend says: {diagnosis.detail}")
+
+
 def _below_minimum(now: Seen, usage: Usage, capabilities: Capabilities) -> Miss | None:
     minimum = capabilities.min_tokens
     if minimum is None or usage.cache_read_tokens or usage.cache_write_tokens:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvsdk._ids import new_id
 from kvsdk.backend import Backend, Outcome
-from kvsdk.caching import Seen, TokenScale, cached_blocks, digest, explain_miss, plan
+from kvsdk.caching import Seen, TokenScale, cached_blocks, digest, explain_miss, plan, with_diagnosis
 from kvsdk.client.options import CheckedCall
 from kvsdk.cost import LedgerRow
 from kvsdk.cost.row import RowState
@@ -59,6 +59,7 @@ class Account:
             latency=latency,
             attempts=attempt.number,
             raw=outcome.raw,
+            response_format=self._call.request.response_format,
         )
 
     def estimate(self) -> TokenCount:
@@ -96,6 +97,7 @@ class Account:
         )
         before = state.seen if state else None
         miss = explain_miss(now, before, usage, capabilities, has_session=state is not None)
+        miss = with_diagnosis(miss, outcome.diagnosis)
         if state is not None:
             state.remember(now, outcome.reply_id)
         notes = self._call.notes + outcome.notes

@@ -42,6 +42,15 @@ class AsyncClient(ClientBase):
         """A context manager over the answer's events; the request is sent when they are first asked for."""
         return AsyncStream(self._operation(messages, options).stream(), self._channel())
 
+    async def prewarm(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> Reply:
+        """Write the prompt's prefix to the cache without an answer; the reply has its usage and cost.
+
+        Raises:
+            Unsupported: The backend cannot do that.
+        """
+        reply: Reply = await self._run(self._operation(messages, options, is_prewarm=True).generate())
+        return reply
+
     async def count_tokens(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> TokenCount:
         """Tokens of a prompt: exact where the backend can tell, else an estimate that says so."""
         count: TokenCount = await self._run(self._operation(messages, options).count_tokens())
@@ -112,6 +121,10 @@ class AsyncSession:
     def stream(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> AsyncStream:
         """`AsyncClient.stream` in this session."""
         return self._client.stream(messages, **_in_session(options, self))
+
+    async def prewarm(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> Reply:
+        """`AsyncClient.prewarm` in this session."""
+        return await self._client.prewarm(messages, **_in_session(options, self))
 
     async def count_tokens(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> TokenCount:
         """`AsyncClient.count_tokens` in this session."""

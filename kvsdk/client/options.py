@@ -11,11 +11,14 @@ from kvsdk._text import did_you_mean
 from kvsdk.backend import Backend, Capabilities
 from kvsdk.errors import InvalidRequest, UnknownKeyword, UnsupportedSetting
 from kvsdk.prompt import (
+    Image,
     MessagesLike,
     Request,
+    ResponseFormat,
     SystemLike,
     Text,
     Tool,
+    ToolResult,
     ToolsLike,
     read_messages,
     read_system,
@@ -36,6 +39,7 @@ class CallOptions(TypedDict, total=False):
         max_tokens: The most tokens to generate (4096).
         stop: A text, or several, that end the answer.
         temperature: Sampling temperature.
+        response_format: The answer's shape: a pydantic model or a JSON schema; read it as `reply.parsed`.
         session: A name, or a `Session`.
         tenant: Whose prompt this is; the client's tenant by default.
         cache: `"auto"` places breakpoints at the end of tools, system and last turn.
@@ -52,6 +56,7 @@ class CallOptions(TypedDict, total=False):
     max_tokens: int
     stop: str | Sequence[str] | None
     temperature: float | None
+    response_format: type | Mapping[str, Any] | None
     session: Any
     tenant: str | None
     cache: Literal["auto"] | None
@@ -95,6 +100,8 @@ def check_call(
     sessions: SessionTable,
     messages: MessagesLike,
     options: CallOptions,
+    *,
+    is_prewarm: bool = False,
 ) -> CheckedCall:
     """Check a call's arguments and make a request of them; nothing is sent.
 
@@ -111,7 +118,12 @@ def check_call(
     tenant = options.get("tenant") or defaults.tenant
     _check_tenant(tenant)
     state = _session(options.get("session"), tenant, sessions)
-    request = _request(messages, options, state, tenant, options.get("cache") or defaults.cache)
+    request = replace(
+        _request(messages, options, state, tenant, options.get("cache") or defaults.cache),
+        is_prewarm=is_prewarm,
+        previous_reply_id=state.last_reply_from(backend.scheme, backend.model) if state else None,
+    )
+    _check_parts(request, backend)
     on_unsupported = options.get("on_unsupported") or defaults.on_unsupported
     _check_choice("on_unsupported", on_unsupported, ("raise", "drop"))
     request, notes = _fit(request, backend, drop=on_unsupported == "drop")
@@ -153,6 +165,7 @@ def _request(
         session=state.name if state else None,
         tenant=state.tenant if state and state.tenant else tenant,
         auto_cache=cache == "auto",
+        response_format=ResponseFormat.of(options.get("response_format")),
         extra=_extra(options.get("extra")),
     )
 
@@ -175,6 +188,7 @@ def _fit(request: Request, backend: Backend, *, drop: bool) -> tuple[Request, tu
         "stop": request.stop or None,
         "tools": request.tools or None,
         "tool_choice": request.tool_choice,
+        "response_format": request.response_format,
     }
     capabilities: Capabilities = backend.capabilities
     unsupported = [
@@ -190,9 +204,25 @@ def _fit(request: Request, backend: Backend, *, drop: bool) -> tuple[Request, tu
             backend=backend.scheme,
             model=backend.model,
         )
-    empty: dict[str, Any] = {"temperature": None, "stop": (), "tools": (), "tool_choice": None}
-    kept = replace(request, **{name: empty[name] for name in unsupported})
+    changes: dict[str, Any] = {name: () if name in ("stop", "tools") else None for name in unsupported}
+    kept = replace(request, **changes)
     return kept, tuple(f"{name} was left out: {backend.scheme} does not take it" for name in unsupported)
+
+
+def _check_parts(request: Request, backend: Backend) -> None:
+    """Refuse parts that the backend cannot be sent."""
+    for block in request.blocks():
+        pieces = [block.kind]
+        if isinstance(block.part, ToolResult):
+            pieces = ["image"] if any(isinstance(piece, Image) for piece in block.part.pieces) else []
+        for kind in pieces:
+            if kind in ("image", "file") and kind not in backend.capabilities.parts:
+                raise UnsupportedSetting(
+                    f"{block.where} holds {kind}s, which {backend.scheme} cannot be sent for {backend.model}",
+                    field=block.where,
+                    backend=backend.scheme,
+                    model=backend.model,
+                )
 
 
 def _tool_choice(value: object, tools: Sequence[Tool]) -> str | None:

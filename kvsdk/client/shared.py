@@ -10,7 +10,7 @@ from kvsdk.backend import Backend
 from kvsdk.backend import backend as find_backend
 from kvsdk.client.operation import Operation, Runtime
 from kvsdk.client.options import CallOptions, Defaults, OnUnsupported, check_call
-from kvsdk.errors import ConfigurationError
+from kvsdk.errors import ConfigurationError, Unsupported
 from kvsdk.prompt import MessagesLike
 from kvsdk.resilience import RetryPolicy
 from kvsdk.session import SessionState, SessionTable
@@ -59,8 +59,18 @@ class ClientBase:
         """The ledger the client writes to, if any."""
         return self._ledger
 
-    def _operation(self, messages: MessagesLike, options: CallOptions) -> Operation:
-        call = check_call(self._backend, self._defaults, self._sessions, messages, options)
+    def _operation(
+        self, messages: MessagesLike, options: CallOptions, *, is_prewarm: bool = False
+    ) -> Operation:
+        if is_prewarm and not self._backend.capabilities.prewarm:
+            raise Unsupported(
+                f"{self._backend.scheme} cannot write a cache without an answer for {self._backend.model}",
+                backend=self._backend.scheme,
+                model=self._backend.model,
+            )
+        call = check_call(
+            self._backend, self._defaults, self._sessions, messages, options, is_prewarm=is_prewarm
+        )
         return Operation(self._runtime, call)
 
     def _session_state(self, name: str, tenant: str | None) -> SessionState:

@@ -60,6 +60,15 @@ class Client(ClientBase):
         """A context manager over the answer's events; the request is sent when they are first asked for."""
         return Stream(self._operation(messages, options).stream(), self._channel())
 
+    def prewarm(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> Reply:
+        """Write the prompt's prefix to the cache without an answer; the reply has its usage and cost.
+
+        Raises:
+            Unsupported: The backend cannot do that.
+        """
+        reply: Reply = self._run(self._operation(messages, options, is_prewarm=True).generate())
+        return reply
+
     def count_tokens(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> TokenCount:
         """Tokens of a prompt: exact where the backend can tell, else an estimate that says so."""
         count: TokenCount = self._run(self._operation(messages, options).count_tokens())
@@ -128,6 +137,10 @@ class Session:
     def stream(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> Stream:
         """`Client.stream` in this session."""
         return self._client.stream(messages, **_in_session(options, self))
+
+    def prewarm(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> Reply:
+        """`Client.prewarm` in this session."""
+        return self._client.prewarm(messages, **_in_session(options, self))
 
     def count_tokens(self, messages: MessagesLike, **options: Unpack[CallOptions]) -> TokenCount:
         """`Client.count_tokens` in this session."""

@@ -8,6 +8,7 @@ from kvsdk.prompt.dialects import (
     read_system,
     read_tools,
 )
+from kvsdk.prompt.formats import ResponseFormat
 from kvsdk.prompt.messages import Message
 from kvsdk.prompt.parts import (
     TTL,
@@ -15,6 +16,8 @@ from kvsdk.prompt.parts import (
     TTLS,
     Breakpoint,
     CacheMark,
+    File,
+    Image,
     Part,
     Text,
     Thinking,
@@ -33,10 +36,13 @@ __all__ = [
     "Block",
     "Breakpoint",
     "CacheMark",
+    "File",
+    "Image",
     "Message",
     "MessagesLike",
     "Part",
     "Request",
+    "ResponseFormat",
     "Section",
     "SystemLike",
     "Text",

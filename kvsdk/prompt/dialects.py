@@ -10,8 +10,20 @@ from typing import Any, TypeAlias
 
 from kvsdk._text import did_you_mean
 from kvsdk.errors import InvalidRequest
+from kvsdk.prompt.media import MEDIA_KINDS, read_media
 from kvsdk.prompt.messages import Message
-from kvsdk.prompt.parts import Breakpoint, Part, Text, Thinking, ToolCall, ToolResult
+from kvsdk.prompt.parts import (
+    KINDS,
+    Breakpoint,
+    Image,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    breakpoint_of,
+    with_breakpoint,
+)
 from kvsdk.prompt.tools import Tool
 
 MessagesLike: TypeAlias = str | Message | Sequence[Message | Mapping[str, Any]]
@@ -126,8 +138,8 @@ def _read_message(item: Mapping[str, Any], where: str) -> list[Message]:
 def _read_tool_message(item: Mapping[str, Any], where: str) -> Message:
     if "tool_call_id" not in item:
         raise InvalidRequest(f"{where} has role 'tool' and no tool_call_id", field=f"{where}.tool_call_id")
-    text, mark = _result_text(item.get("content", ""), f"{where}.content")
-    return Message("tool", (ToolResult(str(item["tool_call_id"]), text, False, mark),))
+    content, mark = _result_content(item.get("content", ""), f"{where}.content")
+    return Message("tool", (ToolResult(str(item["tool_call_id"]), content, False, mark),))
 
 
 def _read_content(content: Any, where: str) -> list[Part]:
@@ -143,15 +155,19 @@ def _read_content(content: Any, where: str) -> list[Part]:
 def _read_part(item: Any, where: str) -> Part:
     if isinstance(item, str):
         return Text(item)
-    if isinstance(item, Text | ToolCall | ToolResult | Thinking):
-        return item
+    if type(item) in KINDS:
+        part: Part = item
+        return part
     if not isinstance(item, Mapping):
         raise InvalidRequest(f"{where} is a {type(item).__name__}, not a part", field=where)
     kind = item.get("type")
+    if kind in MEDIA_KINDS:
+        return read_media(kind, item, where, _mark_of(item, where))
     reader = _READERS.get(str(kind))
     if reader is None:
+        known = did_you_mean(str(kind), (*_READERS, *MEDIA_KINDS))
         raise InvalidRequest(
-            f"{where} has type {kind!r}, which kvsdk cannot carry.{did_you_mean(str(kind), _READERS)}",
+            f"{where} has type {kind!r}, which kvsdk cannot carry.{known}",
             field=f"{where}.type",
         )
     return reader(item, where)
@@ -207,26 +223,29 @@ def _read_openai_call(item: Any, where: str) -> ToolCall:
 
 
 def _read_result(item: Mapping[str, Any], where: str) -> Part:
-    text, inner = _result_text(item.get("content", ""), f"{where}.content")
+    content, inner = _result_content(item.get("content", ""), f"{where}.content")
     return ToolResult(
         str(_field(item, "tool_use_id", where)),
-        text,
+        content,
         bool(item.get("is_error", False)),
         _mark_of(item, where) or inner,
     )
 
 
-def _result_text(content: Any, where: str) -> tuple[str, Breakpoint | None]:
-    """A tool's result as text, and a mark that stood on its last inner part."""
+def _result_content(content: Any, where: str) -> tuple[str | tuple[Text | Image, ...], Breakpoint | None]:
+    """A tool's result, as text where it is only that, and a mark that stood on its last inner part."""
     if content is None:
         return "", None
-    parts = _read_content(content, where)
-    for number, part in enumerate(parts):
-        if not isinstance(part, Text):
-            raise InvalidRequest(f"{where}[{number}] is not a text", field=where)
-    texts = [part for part in parts if isinstance(part, Text)]
-    mark = Breakpoint.of(texts[-1].cache) if texts else None
-    return "".join(part.text for part in texts), mark
+    pieces: list[Text | Image] = []
+    for number, part in enumerate(_read_content(content, where)):
+        if not isinstance(part, Text | Image):
+            raise InvalidRequest(f"{where}[{number}] is no text or image", field=where)
+        pieces.append(part)
+    mark = breakpoint_of(pieces[-1]) if pieces else None
+    texts = [piece.text for piece in pieces if isinstance(piece, Text)]
+    if len(texts) == len(pieces):
+        return "".join(texts), mark
+    return tuple(with_breakpoint(piece, None) for piece in pieces), mark
 
 
 def _read_thinking(item: Mapping[str, Any], where: str) -> Part:

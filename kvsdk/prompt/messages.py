@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -11,9 +11,9 @@ from kvsdk.prompt.parts import (
     KINDS,
     Breakpoint,
     CacheMark,
+    Image,
     Part,
     Text,
-    Thinking,
     ToolCall,
     ToolResult,
     with_breakpoint,
@@ -24,7 +24,7 @@ ROLES: tuple[Role, ...] = ("user", "assistant", "system", "tool")
 Content: TypeAlias = str | Part | Iterable[str | Part]
 
 _ALLOWED: dict[str, tuple[str, ...]] = {
-    "user": ("text",),
+    "user": ("text", "image", "file"),
     "system": ("text",),
     "assistant": ("text", "tool_call", "thinking"),
     "tool": ("tool_result",),
@@ -76,8 +76,15 @@ class Message:
         return cls("system", _parts(content, cache))
 
     @classmethod
-    def tool(cls, call_id: str, content: str, *, is_error: bool = False, cache: CacheMark = None) -> Message:
-        """What a tool gave back for the call `call_id`."""
+    def tool(
+        cls,
+        call_id: str,
+        content: str | Sequence[Text | Image],
+        *,
+        is_error: bool = False,
+        cache: CacheMark = None,
+    ) -> Message:
+        """What a tool gave back for the call `call_id`: text, or texts and images."""
         return cls("tool", (ToolResult(call_id, content, is_error, cache),))
 
 
@@ -90,8 +97,8 @@ def _parts(content: Iterable[Content], cache: CacheMark) -> tuple[Part, ...]:
 
 
 def _listed(item: Content) -> Iterable[str | Part]:
-    if isinstance(item, str | Text | ToolCall | ToolResult | Thinking):
-        return (item,)
+    if isinstance(item, str) or type(item) in KINDS:
+        return (item,)  # type: ignore[return-value]  # KINDS holds every part
     if not isinstance(item, Iterable):
         raise InvalidRequest(f"a message holds texts and parts, not {type(item).__name__}", field="content")
     return item

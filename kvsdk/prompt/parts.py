@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from mimetypes import guess_type
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from kvsdk.errors import InvalidRequest
@@ -103,21 +106,103 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """A picture, from an address or as data. Make it with `Image(url=...)`, `.from_path` or `.from_bytes`.
+
+    Attributes:
+        url: Where the vendor can fetch it.
+        data: Or its bytes as base64.
+        media_type: Such as `"image/png"`; needed with `data`.
+        detail: How closely to look (`"low"`, `"high"`, `"auto"`), for vendors that ask.
+    """
+
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+    detail: str | None = None
+    cache: CacheMark = None
+
+    def __post_init__(self) -> None:
+        _check_source("an image", {"url": self.url, "data": self.data}, self.media_type)
+        _mark(self)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, media_type: str, *, cache: CacheMark = None) -> Image:
+        """From a picture's bytes."""
+        return cls(data=b64encode(content).decode(), media_type=media_type, cache=cache)
+
+    @classmethod
+    def from_path(cls, path: str | Path, *, cache: CacheMark = None) -> Image:
+        """From a file; its ending says what it is."""
+        return cls.from_bytes(*_read(path), cache=cache)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A document, such as a PDF: from an address, as data, or by the id of an earlier upload.
+
+    Attributes:
+        name: The file's name.
+        url: Where the vendor can fetch it.
+        data: Or its bytes as base64.
+        file_id: Or the vendor's id of an upload.
+        media_type: Such as `"application/pdf"`; needed with `data`.
+    """
+
+    name: str
+    url: str | None = None
+    data: str | None = None
+    file_id: str | None = None
+    media_type: str | None = None
+    cache: CacheMark = None
+
+    def __post_init__(self) -> None:
+        sources = {"url": self.url, "data": self.data, "file_id": self.file_id}
+        _check_source("a file", sources, self.media_type)
+        _mark(self)
+
+    @classmethod
+    def from_bytes(cls, name: str, content: bytes, media_type: str, *, cache: CacheMark = None) -> File:
+        """From a document's bytes."""
+        return cls(name, data=b64encode(content).decode(), media_type=media_type, cache=cache)
+
+    @classmethod
+    def from_path(cls, path: str | Path, *, cache: CacheMark = None) -> File:
+        """From a file; its ending says what it is."""
+        return cls.from_bytes(Path(path).name, *_read(path), cache=cache)
+
+
+@dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool gave back for the call `call_id`; `content` is text."""
+    """What a tool gave back for the call `call_id`: text, or texts and images."""
 
     call_id: str
-    content: str
+    content: str | Sequence[Text | Image]
     is_error: bool = False
     cache: CacheMark = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
-            raise InvalidRequest(
-                f"a tool's result is text, not {type(self.content).__name__}; use json.dumps for data",
-                field="content",
-            )
+            if not isinstance(self.content, Sequence) or not all(
+                isinstance(piece, Text | Image) for piece in self.content
+            ):
+                raise InvalidRequest(
+                    "a tool's result is text, or a list of Text and Image, not "
+                    f"{type(self.content).__name__}; use json.dumps for data",
+                    field="content",
+                )
+            object.__setattr__(self, "content", tuple(self.content))
         _mark(self)
+
+    @property
+    def pieces(self) -> tuple[Text | Image, ...]:
+        """The content as texts and images."""
+        return (Text(self.content),) if isinstance(self.content, str) else tuple(self.content)
+
+    @property
+    def text(self) -> str:
+        """The texts of the content, joined."""
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +224,40 @@ class Thinking:
         _mark(self)
 
 
-Part: TypeAlias = Text | ToolCall | ToolResult | Thinking
+Part: TypeAlias = Text | Image | File | ToolCall | ToolResult | Thinking
 
 #: The `kind` of each part, as it stands in capabilities and reports.
 KINDS: Mapping[type, str] = {
     Text: "text",
+    Image: "image",
+    File: "file",
     ToolCall: "tool_call",
     ToolResult: "tool_result",
     Thinking: "thinking",
 }
+
+
+def _check_source(what: str, sources: Mapping[str, str | None], media_type: str | None) -> None:
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        raise InvalidRequest(
+            f"{what} has one of {', '.join(sources)}; given: {given or 'none'}", field="content"
+        )
+    if not isinstance(sources[given[0]], str):
+        raise InvalidRequest(f"the {given[0]} of {what} is text; for bytes use from_bytes", field="content")
+    if given == ["data"] and not media_type:
+        raise InvalidRequest(f"{what} as data needs its media_type", field="content")
+
+
+def _read(path: str | Path) -> tuple[bytes, str]:
+    """A file's bytes and its media type."""
+    media_type, _ = guess_type(str(path))
+    if media_type is None:
+        raise InvalidRequest(f"{path}: its ending does not say what it is; use from_bytes", field="content")
+    try:
+        return Path(path).read_bytes(), media_type
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error}", field="content") from error
 
 
 def breakpoint_of(part: object) -> Breakpoint | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from kvsdk.prompt.formats import ResponseFormat
 from kvsdk.prompt.messages import Message
 from kvsdk.prompt.parts import KINDS, Part, Text
 from kvsdk.prompt.tools import Tool
@@ -55,6 +56,9 @@ class Request:
         session: Name of the conversation this belongs to.
         tenant: Whose prompt this is; caches are kept apart by tenant where the backend can.
         auto_cache: Whether kvsdk places breakpoints itself.
+        response_format: The shape that the answer's text must have, or None.
+        is_prewarm: Whether only the cache is to be written, without an answer.
+        previous_reply_id: The backend's id of the session's last response, for its own cache diagnostics.
         extra: Vendor settings by scheme, passed through; an adapter reads its own part only.
     """
 
@@ -68,6 +72,9 @@ class Request:
     session: str | None = None
     tenant: str | None = None
     auto_cache: bool = False
+    response_format: ResponseFormat | None = None
+    is_prewarm: bool = False
+    previous_reply_id: str | None = None
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     _blocks: tuple[Block, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
