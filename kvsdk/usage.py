@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -97,6 +97,23 @@ class Usage:
             cache_write_by_ttl=write_by_ttl,
             estimated=frozenset() if is_whole or fresh is None else frozenset({"input_tokens"}),
         )
+
+    @classmethod
+    def sum(cls, usages: Sequence[Usage]) -> Usage:
+        """Several usages of one request together; a meter that is unknown in one is unknown in the sum."""
+        counts: dict[str, int | None] = {}
+        for name in _COUNTS:
+            values = [getattr(usage, name) for usage in usages]
+            counts[name] = None if None in values else sum(values)
+        splits = [usage.cache_write_by_ttl for usage in usages]
+        by_ttl: dict[str, int] | None = None
+        if None not in splits:
+            by_ttl = {}
+            for split in splits:
+                for ttl, tokens in (split or {}).items():
+                    by_ttl[ttl] = by_ttl.get(ttl, 0) + tokens
+        estimated = frozenset().union(*(usage.estimated for usage in usages))
+        return cls(**counts, cache_write_by_ttl=by_ttl, estimated=estimated)
 
     def __post_init__(self) -> None:
         for name in _COUNTS:

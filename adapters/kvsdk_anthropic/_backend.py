@@ -16,14 +16,16 @@ from kvsdk.backend import (
     reject_unknown_options,
     require_package,
 )
-from kvsdk.cost import list_price
+from kvsdk.cost import list_price, total_cost
 from kvsdk.errors import MissingCredentials
 from kvsdk.prompt import Request, breakpoint_of
 from kvsdk.reply import Cost
+from kvsdk.usage import Usage
 
 from kvsdk_anthropic._facts import capabilities
 from kvsdk_anthropic._reply import MessageReader, to_outcome
 from kvsdk_anthropic._translate import to_body
+from kvsdk_anthropic._usage import billed
 
 
 class AnthropicBackend:
@@ -33,12 +35,21 @@ class AnthropicBackend:
         model: The model's name.
         api_key: The key; from `ANTHROPIC_API_KEY` when None.
         base_url: Another host, without `/v1`; from `ANTHROPIC_BASE_URL` when None.
+        diagnostics: Whether to ask, within sessions, why the cache missed; only the Claude API answers that.
     """
 
     scheme = "anthropic"
 
-    def __init__(self, model: str, *, api_key: str | None = None, base_url: str | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        diagnostics: bool = True,
+    ) -> None:
         self.model = model
+        self._diagnostics = diagnostics
         self._api_key = api_key
         self._base_url = base_url
 
@@ -57,6 +68,9 @@ class AnthropicBackend:
 
     def encode(self, request: Request, *, stream: bool, call_id: str) -> Call:
         body = to_body(request, self.model)
+        if self._diagnostics and request.session is not None:
+            # null on the first turn opts in, so that the second has something to be compared with
+            body["diagnostics"] = {"previous_message_id": request.previous_reply_id}
         return Call(body, stream, extra=request.extra.get(self.scheme, {}), id=call_id, request=request)
 
     def decode(self, call: Call, answer: Answer) -> Outcome:
@@ -67,14 +81,21 @@ class AnthropicBackend:
 
     def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
         asked = {mark.ttl or "5m" for block in request.blocks() if (mark := breakpoint_of(block.part))}
-        return list_price(
-            outcome.usage,
-            outcome.model or self.model,
-            at=at,
-            provider="anthropic",
-            context=outcome.bill,
-            asked_ttls=asked,
-        )
+
+        def price(usage: Usage, model: str | None) -> Cost:
+            return list_price(
+                usage,
+                model or outcome.model or self.model,
+                at=at,
+                provider="anthropic",
+                context=outcome.bill,
+                asked_ttls=asked,
+            )
+
+        parts = billed(outcome.raw.get("usage") or {})
+        if len(parts) == 1:
+            return price(outcome.usage, None)
+        return total_cost([price(usage, model) for model, usage in parts])
 
     def open(self) -> Channel:
         from anthropic import Anthropic
@@ -95,5 +116,5 @@ class AnthropicBackend:
 
 def backend(spec: BackendSpec) -> AnthropicBackend:
     """The entry point: make the backend of an address."""
-    reject_unknown_options(spec, ("api_key", "base_url"))
+    reject_unknown_options(spec, ("api_key", "base_url", "diagnostics"))
     return AnthropicBackend(spec.target, **spec.options)

@@ -68,8 +68,13 @@ class AnthropicEvents:
         return self
 
     def __next__(self) -> Any:
-        with our_errors(self._model):
+        try:
             return next(self._events)
+        except StopIteration:
+            raise
+        except Exception:
+            with our_errors(self._model):  # for an error only: it takes longer than an event
+                raise
 
     def close(self) -> None:
         self._events.close()
@@ -124,8 +129,13 @@ class AsyncAnthropicEvents:
         return self
 
     async def __anext__(self) -> Any:
-        with our_errors(self._model):
+        try:
             return await anext(self._events)
+        except StopAsyncIteration:
+            raise
+        except Exception:
+            with our_errors(self._model):
+                raise
 
     async def close(self) -> None:
         await self._events.close()

@@ -11,8 +11,23 @@ from kvsdk.backend import Capabilities
 MAX_BREAKPOINTS = 4
 """Marks in one request, the automatic one included (platform.claude.com/docs: prompt caching, 2026-08-21)."""
 
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+DOCUMENT_TYPES = ("application/pdf", "text/plain")
+
+DROPPED_SETTINGS = ("temperature", "top_p", "top_k")
+"""Answered with 400 since API version 2026-10-21, and gone from the SDK since 1.0."""
+
 _MARKABLE = frozenset(
-    {"tools:tool", "system:text", "user:text", "assistant:text", "assistant:tool_call", "tool:tool_result"}
+    {
+        "tools:tool",
+        "system:text",
+        "user:text",
+        "user:image",
+        "user:file",
+        "assistant:text",
+        "assistant:tool_call",
+        "tool:tool_result",
+    }
 )
 
 
@@ -44,5 +59,8 @@ def capabilities(model: str) -> Capabilities:
         markable=_MARKABLE,
         min_tokens=min_tokens(model),
         caches_only_at_marks=True,
-        settings=frozenset({"stop", "tool_choice", "tools"}),
+        settings=frozenset({"stop", "tool_choice", "tools", "response_format"}),
+        parts=frozenset({"image", "file"}),
+        prewarm=True,
+        diagnostics=True,
     )

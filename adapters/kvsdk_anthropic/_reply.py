@@ -12,6 +12,7 @@ from kvsdk.errors import BackendProtocolError
 from kvsdk.prompt import Part, Text, Thinking, ToolCall
 from kvsdk.reply import Event, PartEnd, StopReason, TextDelta, ThinkingDelta, ToolCallDelta
 
+from kvsdk_anthropic._diagnostics import read_diagnostics
 from kvsdk_anthropic._usage import merge, to_bill, to_usage
 
 _STOP_REASONS: Mapping[str, StopReason] = {
@@ -29,6 +30,7 @@ def to_outcome(body: Any, *, complete: bool = True) -> Outcome:
     if not isinstance(body, Mapping) or not isinstance(body.get("content"), list):
         raise BackendProtocolError(f"not a message: {str(body)[:200]}", backend="anthropic")
     usage = body.get("usage") or {}
+    diagnosis, notes = read_diagnostics(body)
     parts = tuple(_part(block) for block in body["content"])
     return Outcome(
         reply_id=body.get("id"),
@@ -39,6 +41,8 @@ def to_outcome(body: Any, *, complete: bool = True) -> Outcome:
         raw=body,
         complete=complete,
         bill=to_bill(usage),
+        diagnosis=diagnosis,
+        notes=notes,
     )
 
 

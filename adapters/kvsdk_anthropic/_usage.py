@@ -14,8 +14,26 @@ from kvsdk.usage import Usage
 _TTLS = {"ephemeral_5m_input_tokens": "5m", "ephemeral_1h_input_tokens": "1h"}
 
 
+_EXTRA_ITERATIONS = ("compaction", "advisor_message")
+
+
 def to_usage(usage: Mapping[str, Any]) -> Usage:
-    """Counts of one response. A field that is missing is unknown, not zero."""
+    """Counts of one response, everything that is billed. A field that is missing is unknown, not zero.
+
+    Compactions and an advisor's answers are billed beside the top-level counts (anthropic 2.14.0,
+    `types/beta/beta_iterations_usage.py`).
+    """
+    counts = [counts for _, counts in billed(usage)]
+    return counts[0] if len(counts) == 1 else Usage.sum(counts)
+
+
+def billed(usage: Mapping[str, Any]) -> list[tuple[str | None, Usage]]:
+    """What is billed, each with its model where that is not the response's."""
+    extra = [item for item in usage.get("iterations") or () if item.get("type") in _EXTRA_ITERATIONS]
+    return [(None, _counts(usage)), *((item.get("model"), _counts(item)) for item in extra)]
+
+
+def _counts(usage: Mapping[str, Any]) -> Usage:
     split = usage.get("cache_creation")
     by_ttl = None
     if isinstance(split, Mapping):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvsdk.cost.machine import machine_cost
-from kvsdk.cost.pricing import Rates, price
+from kvsdk.cost.pricing import Rates, price, total_cost
 from kvsdk.cost.rates import list_price
 from kvsdk.cost.row import LedgerRow
 
@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from kvsdk.cost.ledger import Ledger
     from kvsdk.cost.reports import Report, report
 
-__all__ = ["Ledger", "LedgerRow", "Rates", "Report", "list_price", "machine_cost", "price", "report"]
+__all__ = [
+    "Ledger",
+    "LedgerRow",
+    "Rates",
+    "Report",
+    "list_price",
+    "machine_cost",
+    "price",
+    "report",
+    "total_cost",
+]
 
 _LAZY = {"Ledger": "kvsdk.cost.ledger", "Report": "kvsdk.cost.reports", "report": "kvsdk.cost.reports"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -80,6 +80,32 @@ def price(usage: Usage, rates: Rates, *, asked_ttls: Collection[str] = ()) -> Co
         high=total if reason else None,
         reason=reason,
     )
+
+
+_SUMMED = ("input", "cache_read", "cache_write", "output", "storage", "total", "without_cache", "saved")
+
+
+def total_cost(costs: Sequence[Cost]) -> Cost:
+    """Several costs of one request together; what is unknown in one is unknown in the sum."""
+    sums = {name: _sum([getattr(cost, name) for cost in costs]) for name in _SUMMED}
+    estimated = any(cost.estimated for cost in costs)
+    ends: dict[str, Decimal | None] = {}
+    if estimated:
+        for name in ("low", "high"):
+            ends[name] = _sum([getattr(cost, name if cost.estimated else "total") for cost in costs])
+    reasons = [cost.reason for cost in costs if cost.reason]
+    return Cost(
+        **sums,
+        **ends,
+        price_source="; ".join(dict.fromkeys(cost.price_source or "unknown" for cost in costs)),
+        estimated=estimated,
+        reason="; ".join(dict.fromkeys(reasons)) or None,
+    )
+
+
+def _sum(values: Sequence[Decimal | None]) -> Decimal | None:
+    known = [value for value in values if value is not None]
+    return sum(known, Decimal(0)) if len(known) == len(values) else None
 
 
 def _price_writes(
