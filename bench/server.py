@@ -1,4 +1,6 @@
-"""A vendor's server for measurements: answers every POST at once with the documented body of its path.
+"""A vendor's server for measurements: answers every POST at once with what is documented for its path.
+
+A body that asks for a stream gets that.
 
     python bench/server.py            prints its port, serves until its standard input closes
 
@@ -12,6 +14,8 @@ import asyncio
 import json
 import sys
 from typing import Any
+
+import streams
 
 MESSAGE: dict[str, Any] = {
     "id": "msg_01",
@@ -90,6 +94,11 @@ def _response(body: bytes, status: str = "200 OK") -> bytes:
 
 
 ANSWERS = {path: _response(json.dumps(body).encode()) for path, body in BODIES.items()}
+STREAMS = {
+    "/v1/messages": streams.chunked(streams.of_messages(MESSAGE)),
+    "/v1/responses": streams.chunked(streams.of_responses(RESPONSE)),
+    "/v1/chat/completions": streams.chunked(streams.of_chat(CHAT)),
+}
 
 
 class Server:
@@ -105,7 +114,8 @@ class Server:
             sent = await reader.readexactly(_content_length(head))
             if method == "POST":
                 self.last = sent
-            answer = _response(self.last) if path == "/last" else ANSWERS.get(path.partition("?")[0])
+            answers = STREAMS if json.loads(sent or b"{}").get("stream") else ANSWERS
+            answer = _response(self.last) if path == "/last" else answers.get(path.partition("?")[0])
             writer.write(answer or _response(b"{}", "404 Not Found"))
         writer.close()
 
