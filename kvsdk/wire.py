@@ -23,8 +23,7 @@ class Effect(NamedTuple):
     args: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(NamedTuple):
     """An event for the reader of a stream; the flow goes on when the reader asks for more."""
 
     event: Event
@@ -54,16 +53,15 @@ class Machine:
 
     def resume(self, value: Any) -> Effect | Emit | Done:
         """Send a result into the flow."""
-        return self._step(self._flow.send, value)
+        try:
+            return self._flow.send(value)
+        except StopIteration as stop:
+            return Done(stop.value)
 
     def fail(self, error: BaseException) -> Effect | Emit | Done:
         """Raise an effect's error inside the flow."""
-        return self._step(self._flow.throw, error)
-
-    @staticmethod
-    def _step(step: Callable[[Any], Effect | Emit], value: Any) -> Effect | Emit | Done:
         try:
-            return step(value)
+            return self._flow.throw(error)
         except StopIteration as stop:
             return Done(stop.value)
 

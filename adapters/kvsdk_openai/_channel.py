@@ -72,8 +72,13 @@ class OpenAIEvents:
         return self
 
     def __next__(self) -> Any:
-        with our_errors(self._scheme, self._model):
+        try:
             return next(self._events)
+        except StopIteration:
+            raise
+        except Exception:
+            with our_errors(self._scheme, self._model):  # for an error only: it takes longer than an event
+                raise
 
     def close(self) -> None:
         self._events.close()
@@ -132,8 +137,13 @@ class AsyncOpenAIEvents:
         return self
 
     async def __anext__(self) -> Any:
-        with our_errors(self._scheme, self._model):
+        try:
             return await anext(self._events)
+        except StopAsyncIteration:
+            raise
+        except Exception:
+            with our_errors(self._scheme, self._model):
+                raise
 
     async def close(self) -> None:
         await self._events.close()

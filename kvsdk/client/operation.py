@@ -26,6 +26,7 @@ from kvsdk.errors import (
 )
 from kvsdk.reply import (
     End,
+    Event,
     Explanation,
     Latency,
     Reply,
@@ -130,13 +131,12 @@ class Operation:
     def _read(self, wire_call: Call, events: Events) -> Flow[Reply | None]:
         """Pass a stream on to its end. None means: nothing had been passed on, try again."""
         reader = self._backend.reader(wire_call)
+        pull = Effect("pull", (events,))
         has_begun = has_emitted = False
         try:
-            while (item := (yield Effect("pull", (events,)))) is not None:
+            while (item := (yield pull)) is not None:
                 has_begun = True
-                with self._understood(item, events.request_id):
-                    fed = tuple(reader.feed(item))
-                for event in fed:
+                for event in self._feed(reader, item, events):
                     if self._first_token_s is None and isinstance(event, _DELTAS):
                         self._first_token_s = self._runtime.clock() - self._started_s
                     has_emitted = True
@@ -170,6 +170,14 @@ class Operation:
         with suppress(Cancelled):  # a reader that leaves now has missed nothing
             yield Emit(End(reply))
         return reply
+
+    def _feed(self, reader: Reader, item: Any, events: Events) -> tuple[Event, ...]:
+        """What one event of the vendor means; all of it is read before any is passed on."""
+        try:
+            return tuple(reader.feed(item))
+        except Exception:
+            with self._understood(item, events.request_id):
+                raise
 
     @contextmanager
     def _understood(self, body: object, request_id: str | None) -> Generator[None]:
