@@ -25,7 +25,7 @@ from kvsdk.reply import Cost
 
 from kvsdk_vllm._facts import capabilities
 from kvsdk_vllm._reply import EngineReader
-from kvsdk_vllm._server import server_backend
+from kvsdk_vllm._server import server_backend, without_answer
 from kvsdk_vllm._translate import to_template, to_tools
 
 if TYPE_CHECKING:
@@ -107,10 +107,14 @@ class VllmBackend:
         outcome = reader.outcome()
         if not outcome.complete:
             raise BackendProtocolError("the engine gave no end", backend=self.scheme, model=self.model)
-        return outcome
+        is_prewarm = call.request is not None and call.request.is_prewarm
+        return without_answer(outcome) if is_prewarm else outcome
 
     def reader(self, call: Call) -> EngineReader:
         return EngineReader(self.model)
+
+    def notes(self, request: Request) -> tuple[str, ...]:
+        return ()
 
     def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
         return machine_cost(

@@ -11,6 +11,9 @@ CPU_KV_CACHE_BYTES = 1 << 30
 """Bytes of KV cache that kvsdk chooses on a CPU."""
 
 
+PREWARM_NOTE = "the engine generates one token to write its cache; it is not in the reply"
+
+
 def capabilities(*, block_size: int | None, exact_tokens: bool) -> Capabilities:
     """The engine caches every whole block of every prompt on its own; a tenant's salt keeps tenants apart.
 
@@ -24,4 +27,6 @@ def capabilities(*, block_size: int | None, exact_tokens: bool) -> Capabilities:
         session="label",
         tenant="partition",
         exact_tokens=exact_tokens,
+        settings=frozenset({"temperature", "stop", "tool_choice", "tools", "response_format"}),
+        prewarm=True,
     )

@@ -104,6 +104,8 @@ def prepare(engine: SharedEngine, call: Call, renderer: Renderer) -> Prepared:
         prompt["cache_salt"] = salt
     schema = to_call_schema(call.request)
     sieve, notes = _sieve(engine, call, parser, is_forced=schema is not None)
+    if schema is None and call.request.response_format is not None:
+        schema = dict(call.request.response_format.schema)
     params = _sampling(engine, call, schema, keep_special=isinstance(sieve, ParsedText))
     return Prepared(prompt, params, sieve, notes)
 
@@ -134,7 +136,7 @@ def _sampling(
     request = call.request
     settings: dict[str, Any] = {
         **engine.sampling,
-        "max_tokens": request.max_tokens,
+        "max_tokens": 1 if request.is_prewarm else request.max_tokens,
         "stop": list(request.stop) or None,
         "output_kind": RequestOutputKind.DELTA,
         "skip_special_tokens": not keep_special,  # some models' call tags are special tokens

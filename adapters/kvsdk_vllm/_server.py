@@ -27,7 +27,7 @@ from kvsdk.errors import ConfigurationError
 from kvsdk.prompt import Request
 from kvsdk.reply import Cost
 
-from kvsdk_vllm._facts import capabilities
+from kvsdk_vllm._facts import PREWARM_NOTE, capabilities
 from kvsdk_vllm._salt import tenant_salt
 
 _NO_DETAILS = "start the server with --enable-prompt-tokens-details to see what it read from its cache"
@@ -61,14 +61,21 @@ class VllmServerBackend:
         salt = tenant_salt(request.tenant)
         if salt is not None:
             extra["cache_salt"] = salt
+        if request.is_prewarm:
+            extra["max_tokens"] = 1
         extra.update(request.extra.get("vllm", {}))
         return replace(call, headers={"X-Request-Id": call_id}, extra=extra)
 
     def decode(self, call: Call, answer: Answer) -> Outcome:
-        return _with_note(self._chat.decode(call, answer))
+        outcome = _with_note(self._chat.decode(call, answer))
+        is_prewarm = call.request is not None and call.request.is_prewarm
+        return without_answer(outcome) if is_prewarm else outcome
 
     def reader(self, call: Call) -> Reader:
         return _Reader(self._chat.reader(call))
+
+    def notes(self, request: Request) -> tuple[str, ...]:
+        return ()
 
     def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
         return Cost(reason="a server does not say how long it was busy with a request")
@@ -87,6 +94,11 @@ class _Reader:
 
     def outcome(self) -> Outcome:
         return _with_note(self._inner.outcome())
+
+
+def without_answer(outcome: Outcome) -> Outcome:
+    """The outcome of a pre-warming request: its meters, and none of its one token's text."""
+    return replace(outcome, parts=(), notes=(*outcome.notes, PREWARM_NOTE))
 
 
 def _with_note(outcome: Outcome) -> Outcome:

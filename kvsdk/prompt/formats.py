@@ -55,7 +55,8 @@ class ResponseFormat:
                 return self.model.model_validate_json(text)  # type: ignore[attr-defined]  # a pydantic model
             return json.loads(text)
         except ValueError as error:
-            reason = str(error).splitlines()[0]
+            lines = str(error).splitlines()  # of pydantic: a count, then each field and what is wrong with it
+            reason = " ".join(line.strip() for line in (lines[1:3] if len(lines) > 2 else lines[:1]))
             raise InvalidAnswer(
                 f"the answer is no {self.name}: {reason}; it starts with: {excerpt(text)}"
             ) from error

@@ -116,3 +116,14 @@ def test_a_wrong_sampling_setting_is_named(local: kvsdk.Client) -> None:
     """What `extra` passes to the engine is checked before the engine sees it."""
     with pytest.raises(kvsdk.InvalidRequest, match="top_p"):
         local.generate("Hi", extra={"vllm": {"top_p": 7}})
+
+
+def test_prewarming_writes_what_the_next_call_reads(local: kvsdk.Client) -> None:
+    """A pre-warmed text is read by the first question about it; the reply to the pre-warming is empty."""
+    system = [Text(f"Pre-warmed. {LORE}", cache=True)]
+    warmed = local.prewarm("-", system=system)
+    assert warmed.text == ""
+    assert warmed.usage.output_tokens == 1
+    asked = local.generate("Who waits?", system=system, **SETTINGS)
+    assert asked.usage.hit_rate is not None
+    assert asked.usage.hit_rate > 0.9

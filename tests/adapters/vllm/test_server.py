@@ -60,6 +60,16 @@ def test_tokens_are_counted_by_the_server(server: str) -> None:
     assert asyncio.run(counted()) == count
 
 
+def test_prewarming_writes_what_the_next_call_reads(server: str) -> None:
+    """A pre-warmed text is read by the first question about it; the reply to the pre-warming is empty."""
+    system = [Text(f"Pre-warmed. {LORE}", cache=True)]
+    with kvsdk.Client(f"vllm+http://{server}#smol") as client:
+        assert client.prewarm("-", system=system).text == ""
+        asked = client.generate("What lifts?", system=system, max_tokens=4)
+    assert asked.usage.hit_rate is not None
+    assert asked.usage.hit_rate > 0.9
+
+
 def test_its_errors_are_ours(server: str) -> None:
     """A wrong model and a prompt that does not fit are leaves of our tree with our request's id."""
     with kvsdk.Client(f"vllm+http://{server}#nope") as other, pytest.raises(kvsdk.ModelNotFound) as unknown:

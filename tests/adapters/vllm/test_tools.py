@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import kvsdk
 import pytest
 from kvsdk import Message, Tool, ToolCallDelta
+from pydantic import BaseModel
 
 pytestmark = [
     pytest.mark.engine,
@@ -43,6 +45,21 @@ def test_a_whole_tool_loop(client: kvsdk.Client) -> None:
     answered = client.generate(messages, tools=[tool], max_tokens=40, temperature=0)
     assert "Paris" in answered.text
     assert answered.usage.cache_read_tokens  # the loop's second request reads the first one's blocks
+
+
+class Valve(BaseModel):
+    """A valve."""
+
+    colour: Literal["blue", "red"]
+    is_open: bool
+
+
+def test_an_answer_fits_its_schema(client: kvsdk.Client) -> None:
+    """The engine is held to the schema of `response_format`, so the answer can be read as its model."""
+    question = "Describe a valve as JSON."
+    reply = client.generate(question, response_format=Valve, max_tokens=60, temperature=0)
+    assert isinstance(reply.parsed, Valve)
+    assert reply.parsed.colour in ("blue", "red")
 
 
 def test_a_streamed_call_ends_with_whole_arguments(client: kvsdk.Client) -> None:
