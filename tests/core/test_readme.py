@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anthropic_wire as wire
 import pytest
+from capability_table import table
 from loopback import Loopback, sse
 
 README = Path(__file__).parents[2] / "README.md"
@@ -36,6 +37,12 @@ def test_the_python_blocks_run(
     assert "All about valves." in out
     assert out.rstrip().endswith("Hello.")
     assert len(loopback.bodies) == 4
+
+
+def test_the_capability_table_is_what_the_code_does() -> None:
+    """The README's table equals the one made from the backends: print it anew when this fails."""
+    written = README.read_text("utf-8").split("<!-- capabilities -->\n")[1].split("\n<!-- end -->")[0]
+    assert written == table()
 
 
 def test_the_first_example_is_ten_lines() -> None:
