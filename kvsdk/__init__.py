@@ -1,6 +1,7 @@
 """kvsdk: one client for prompt caching, wherever the KV cache lives."""
 
-from kvsdk.backend import Backend, Capabilities, backend
+from kvsdk.backend import Backend, CacheBlock, CacheModel, Capabilities, Predicted, backend
+from kvsdk.backend.modelling import cache_model
 from kvsdk.client import AsyncClient, AsyncSession, AsyncStream, CallOptions, Client, Session, Stream
 from kvsdk.errors import (
     AuthenticationFailed,
@@ -103,6 +104,11 @@ __all__ = [
     "Backend",
     "Capabilities",
     "backend",
+    # cache models
+    "CacheBlock",
+    "CacheModel",
+    "Predicted",
+    "cache_model",
     # errors
     "AuthenticationFailed",
     "BackendError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from typing import Any
 
 from kvsdk.backend import (
     Answer,
@@ -16,12 +17,14 @@ from kvsdk.backend import (
     reject_unknown_options,
     require_package,
 )
+from kvsdk.backend.cache_model import make_model
 from kvsdk.cost import list_price, total_cost
 from kvsdk.errors import MissingCredentials
 from kvsdk.prompt import Request, breakpoint_of
 from kvsdk.reply import Cost
 from kvsdk.usage import Usage
 
+from kvsdk_anthropic._cache_model import AnthropicCacheModel
 from kvsdk_anthropic._facts import capabilities
 from kvsdk_anthropic._reply import MessageReader, to_outcome
 from kvsdk_anthropic._translate import to_body
@@ -79,6 +82,9 @@ class AnthropicBackend:
     def reader(self, call: Call) -> MessageReader:
         return MessageReader()
 
+    def notes(self, request: Request) -> tuple[str, ...]:
+        return ()
+
     def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
         asked = {mark.ttl or "5m" for block in request.blocks() if (mark := breakpoint_of(block.part))}
 
@@ -96,6 +102,9 @@ class AnthropicBackend:
         if len(parts) == 1:
             return price(outcome.usage, None)
         return total_cost([price(usage, model) for model, usage in parts])
+
+    def cache_model(self, **switches: Any) -> AnthropicCacheModel:
+        return make_model(AnthropicCacheModel, switches, self.model)
 
     def open(self) -> Channel:
         from anthropic import Anthropic

@@ -10,6 +10,7 @@ from kvsdk.backend import (
     Answer,
     AsyncChannel,
     BackendSpec,
+    CacheModel,
     Call,
     Capabilities,
     Channel,
@@ -24,6 +25,7 @@ from kvsdk.prompt import Request, breakpoint_of
 from kvsdk.reply import Cost
 
 from kvsdk_openai import _chat, _responses
+from kvsdk_openai._cache_model_choice import choose_model
 from kvsdk_openai._facts import Api, Profile, capabilities, profile, takes_marks, write_factors
 from kvsdk_openai._translate import to_chat, to_responses
 
@@ -102,6 +104,9 @@ class OpenAIBackend:
             asked_ttls=asked,
             write_factors=write_factors() if takes_marks(model, self._server) else None,
         )
+
+    def cache_model(self, **switches: Any) -> CacheModel:
+        return choose_model(self.model, self.api, self._server, switches)
 
     def open(self) -> Channel:
         from openai import OpenAI

@@ -18,11 +18,13 @@ from kvsdk.backend import (
     Outcome,
     reject_unknown_options,
 )
+from kvsdk.backend.cache_model import make_model
 from kvsdk.cost import machine_cost
 from kvsdk.errors import BackendNotInstalled, BackendProtocolError, ConfigurationError
 from kvsdk.prompt import Request
 from kvsdk.reply import Cost
 
+from kvsdk_vllm._cache_model import VllmCacheModel
 from kvsdk_vllm._facts import capabilities
 from kvsdk_vllm._reply import EngineReader
 from kvsdk_vllm._server import server_backend, without_answer
@@ -124,6 +126,10 @@ class VllmBackend:
             decode_s=outcome.bill.get("decode_s"),
             prefill_s_per_token=outcome.bill.get("prefill_s_per_token"),
         )
+
+    def cache_model(self, **switches: Any) -> VllmCacheModel:
+        known = {} if self._block_size is None else {"block_size": self._block_size}
+        return make_model(VllmCacheModel, {**known, **switches})
 
     def open(self) -> Channel:
         from kvsdk_vllm._channel import EngineChannel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
@@ -54,9 +55,9 @@ class VllmCacheModel(PrefixModel):
             raise ConfigurationError("block_size is at least 1 and capacity_blocks at least 0")
         super().__init__()
         self._block = block_size
-        self._capacity = float("inf") if capacity_blocks is None else capacity_blocks
+        self._capacity = capacity_blocks
         self._max_prefixes = max_prefixes
-        self._resident: dict[int, int] = {}  # KV blocks by the prefix they end in, least recently used first
+        self._resident: OrderedDict[int, int] = OrderedDict()  # KV blocks by prefix, the next to go first
         self._total = 0
 
     def __len__(self) -> int:
@@ -90,22 +91,20 @@ class VllmCacheModel(PrefixModel):
         for at in range(len(keys) - 1, -1, -1):  # the tail is the first to go
             count = whole[at] - (whole[at - 1] if at else 0)
             if count:
-                self._total += count - resident.pop(keys[at], 0)
+                self._total += count - resident.get(keys[at], 0)
                 resident[keys[at]] = count
+                resident.move_to_end(keys[at])
         self._evict()
 
     def _evict(self) -> None:
         resident = self._resident
-        while self._total > self._capacity or len(resident) > self._max_prefixes:
-            oldest = next(iter(resident))
-            count = resident.pop(oldest)
-            over = self._total - self._capacity
-            left = count - int(over) if 0 < over < count and len(resident) < self._max_prefixes else 0
-            self._total -= count - left
-            if left:
-                self._put_first(oldest, left)
-                return
-
-    def _put_first(self, key: int, count: int) -> None:
-        """Give what is left of a prefix its old place, the least recently used."""
-        self._resident = {key: count, **self._resident}
+        while len(resident) > self._max_prefixes:
+            self._total -= resident.popitem(last=False)[1]
+        while self._capacity is not None and self._total > self._capacity:
+            oldest, count = next(iter(resident.items()))
+            gone = min(count, self._total - self._capacity)
+            self._total -= gone
+            if gone == count:
+                del resident[oldest]
+            else:
+                resident[oldest] = count - gone

@@ -23,10 +23,12 @@ from kvsdk.backend import (
     Reader,
 )
 from kvsdk.backend import backend as find_backend
+from kvsdk.backend.cache_model import make_model
 from kvsdk.errors import ConfigurationError
 from kvsdk.prompt import Request
 from kvsdk.reply import Cost
 
+from kvsdk_vllm._cache_model import VllmCacheModel
 from kvsdk_vllm._facts import PREWARM_NOTE, capabilities
 from kvsdk_vllm._salt import tenant_salt
 
@@ -79,6 +81,9 @@ class VllmServerBackend:
 
     def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
         return Cost(reason="a server does not say how long it was busy with a request")
+
+    def cache_model(self, **switches: Any) -> VllmCacheModel:
+        return make_model(VllmCacheModel, switches)
 
     def open(self) -> Channel:
         return self._chat.open()

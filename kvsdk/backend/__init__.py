@@ -1,5 +1,6 @@
 """What an adapter is: the protocol it keeps, what it says of itself, and how it is found."""
 
+from kvsdk.backend.cache_model import CacheBlock, CacheModel, Predicted
 from kvsdk.backend.capabilities import Capabilities
 from kvsdk.backend.discovery import BackendSpec, backend, reject_unknown_options, require_package
 from kvsdk.backend.protocol import (
@@ -20,11 +21,14 @@ __all__ = [
     "AsyncEvents",
     "Backend",
     "BackendSpec",
+    "CacheBlock",
+    "CacheModel",
     "Call",
     "Capabilities",
     "Channel",
     "Events",
     "Outcome",
+    "Predicted",
     "Reader",
     "backend",
     "reject_unknown_options",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from kvsdk.backend.cache_model import CacheModel
 from kvsdk.backend.capabilities import Capabilities
 from kvsdk.prompt import Part, Request
 from kvsdk.reply import Cost, Event, Miss, StopReason
@@ -192,8 +193,20 @@ class Backend(Protocol):
         """A reader for one stream."""
         ...
 
+    def notes(self, request: Request) -> tuple[str, ...]:
+        """What the caller should know of how a planned request is cached, such as the mode. Pure."""
+        ...
+
     def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
         """What the answer cost."""
+        ...
+
+    def cache_model(self, **switches: Any) -> CacheModel:
+        """The cache's rules as a pure model. Needs no key and no SDK; each call gives an empty cache.
+
+        Raises:
+            ConfigurationError: The model has no such switch.
+        """
         ...
 
     def open(self) -> Channel: ...
