@@ -1,0 +1,59 @@
+"""The standard tests, for both of OpenAI's APIs and for a server that speaks one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai_wire as wire
+import pytest
+from kvsdk.testing import API_KEY, BackendConformance
+from loopback import Loopback
+from openai_servers import ChatServer, ResponsesServer
+
+
+class TestResponses(BackendConformance):
+    """The Responses API, on a model that takes marks."""
+
+    @pytest.fixture
+    def address(self) -> str:
+        return f"openai:{wire.MODEL}"
+
+    @pytest.fixture
+    def options(self, loopback: Loopback) -> dict[str, Any]:
+        return {"base_url": f"{loopback.url}/v1", "api_key": API_KEY}
+
+    @pytest.fixture
+    def server(self, loopback: Loopback) -> ResponsesServer:
+        return ResponsesServer(loopback)
+
+
+class TestChat(BackendConformance):
+    """Chat Completions, on a model that takes none."""
+
+    @pytest.fixture
+    def address(self) -> str:
+        return f"openai:{wire.OLD_MODEL}"
+
+    @pytest.fixture
+    def options(self, loopback: Loopback) -> dict[str, Any]:
+        return {"base_url": f"{loopback.url}/v1", "api_key": API_KEY, "api": "chat"}
+
+    @pytest.fixture
+    def server(self, loopback: Loopback) -> ChatServer:
+        return ChatServer(loopback)
+
+
+class TestCompatible(BackendConformance):
+    """A server that is not OpenAI, of which nothing is known."""
+
+    @pytest.fixture
+    def address(self, loopback: Loopback) -> str:
+        return f"openai+{loopback.url}/v1#some-model"
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        return {"api_key": API_KEY}
+
+    @pytest.fixture
+    def server(self, loopback: Loopback) -> ChatServer:
+        return ChatServer(loopback)
