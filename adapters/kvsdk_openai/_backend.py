@@ -1,4 +1,4 @@
-"""The backends `openai:MODEL` and `openai+http(s)://HOST/v1#MODEL`."""
+"""The backends `openai:MODEL`, `azure:DEPLOYMENT` and `openai+http(s)://HOST/v1#MODEL`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,31 @@ from kvsdk.backend import (
     reject_unknown_options,
     require_package,
 )
-from kvsdk.cost import list_price
 from kvsdk.errors import ConfigurationError, MissingCredentials
-from kvsdk.prompt import Request, breakpoint_of
+from kvsdk.prompt import Request
 from kvsdk.reply import Cost
 
 from kvsdk_openai import _chat, _responses
 from kvsdk_openai._cache_model_choice import choose_model
-from kvsdk_openai._facts import Api, Profile, capabilities, profile, takes_marks, write_factors
-from kvsdk_openai._translate import to_chat, to_responses
+from kvsdk_openai._facts import Api, Profile, capabilities, profile
+from kvsdk_openai._price import to_cost
+from kvsdk_openai._profiles import profile_of
+from kvsdk_openai._target import Target
+from kvsdk_openai._translate import notes, to_call
 
 
 class OpenAIBackend:
     """OpenAI, or a server that speaks one of its APIs.
 
     Args:
-        model: The model's name.
+        model: The model's name; at Azure the deployment's.
         api: `"responses"` or `"chat"`.
         server: What the server takes and reports.
         scheme: The name that replies, errors and the ledger give the backend.
-        api_key: The key; from `OPENAI_API_KEY` when None. A compatible server may need none.
+        api_key: The key; from `OPENAI_API_KEY`, or the variable of the vendor whose host it is, when None.
+            A compatible server may need none.
         base_url: Another host, with `/v1`; from `OPENAI_BASE_URL` when None.
+        family: The model behind the name, where a server lets one choose names: Azure.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class OpenAIBackend:
         scheme: str = "openai",
         api_key: str | None = None,
         base_url: str | None = None,
+        family: str | None = None,
     ) -> None:
         if api not in ("responses", "chat"):
             raise ConfigurationError(f"api is 'responses' or 'chat', not {api!r}", backend=scheme)
@@ -60,25 +65,24 @@ class OpenAIBackend:
         self._server = server or profile("openai")
         self._api_key = api_key
         self._base_url = base_url
+        is_named = self._server.name != "azure"
+        self._target = Target(scheme, model, model if is_named else family, api, self._server)
 
     @property
     def capabilities(self) -> Capabilities:
-        return capabilities(self.model, self.api, self._server)
+        return capabilities(self._target.family, self.api, self._server)
 
     def check(self) -> None:
         require_package("openai", extra="openai")
-        needs_key = self._server.name == "openai"
-        if needs_key and not (self._api_key or os.environ.get("OPENAI_API_KEY")):
+        if self._server.name in ("openai", "azure") and not (self._api_key or self._key_from_environment()):
             raise MissingCredentials(
-                "no API key: pass api_key=... or set OPENAI_API_KEY", backend=self.scheme, model=self.model
+                f"no API key: pass api_key=... or set {self._server.key_env}",
+                backend=self.scheme,
+                model=self.model,
             )
 
     def encode(self, request: Request, *, stream: bool, call_id: str) -> Call:
-        if self.api == "responses":
-            body = to_responses(request, self.model, self._server)
-        else:
-            body = to_chat(request, self.model, self._server, stream=stream)
-        return Call(body, stream, extra=request.extra.get("openai", {}), id=call_id, request=request)
+        return to_call(request, self._target, stream=stream, call_id=call_id)
 
     def decode(self, call: Call, answer: Answer) -> Outcome:
         room = _responses if self.api == "responses" else _chat
@@ -88,25 +92,14 @@ class OpenAIBackend:
         room = _responses.ResponseReader if self.api == "responses" else _chat.ChatReader
         return room(self._server)
 
+    def notes(self, request: Request) -> tuple[str, ...]:
+        return notes(request, self._target)
+
     def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
-        if not self._server.list_priced:
-            return Cost(reason="a server of one's own has no list price")
-        asked = {mark.ttl or "30m" for block in request.blocks() if (mark := breakpoint_of(block.part))}
-        model = outcome.model or self.model
-        return list_price(
-            outcome.usage,
-            model,
-            at=at,
-            provider=self._server.provider,
-            api_url=None if self._server.provider else self._base_url,
-            context=outcome.bill,
-            default_ttl="30m",
-            asked_ttls=asked,
-            write_factors=write_factors() if takes_marks(model, self._server) else None,
-        )
+        return to_cost(outcome, request, self._target, at=at, base_url=self._base_url)
 
     def cache_model(self, **switches: Any) -> CacheModel:
-        return choose_model(self.model, self.api, self._server, switches)
+        return choose_model(self._target.family or self.model, self.api, self._server, switches)
 
     def open(self) -> Channel:
         from openai import OpenAI
@@ -134,16 +127,25 @@ class OpenAIBackend:
     def _client_arguments(self) -> dict[str, Any]:
         key = self._api_key
         if key is None and self._server.name != "openai":
-            key = "none"  # the SDK wants one; the environment's belongs to OpenAI, not to this server
+            # The SDK wants one, and OpenAI's from the environment does not belong to this server.
+            key = self._key_from_environment() or "none"
         return {"api_key": key, "base_url": self._base_url, "max_retries": 0}
+
+    def _key_from_environment(self) -> str | None:
+        """The vendor's own variable; at a compatible server only where the host is the vendor's."""
+        name = self._server.key_env
+        is_theirs = self._server.name in ("openai", "azure") or profile_of(self._base_url) is self._server
+        return os.environ.get(name) if name and is_theirs else None
 
 
 def backend(spec: BackendSpec) -> OpenAIBackend:
     """The entry point: make the backend of an address."""
+    if spec.scheme == "azure":
+        return _azure(spec)
     if spec.scheme == "openai":
         reject_unknown_options(spec, ("api", "api_key", "base_url"))
-        return OpenAIBackend(spec.target, **spec.options)
-    reject_unknown_options(spec, ("api", "api_key", "profile", "scheme"))
+        return _at_host(spec.target, dict(spec.options))
+    reject_unknown_options(spec, ("api", "api_key", "profile", "scheme", "model"))
     options: dict[str, Any] = {"api": "chat", **spec.options}
     host, mark, model = spec.target.partition("#")
     if not host.startswith("//") or not mark or not model:
@@ -151,6 +153,39 @@ def backend(spec: BackendSpec) -> OpenAIBackend:
             f"{spec.scheme}:{spec.target} is no address of a model; write 'openai+http://HOST:PORT/v1#MODEL'",
             backend="openai",
         )
-    server = profile(options.pop("profile", "compatible"))
     base_url = f"{spec.scheme.partition('+')[2]}:{host}"
-    return OpenAIBackend(model, **options, server=server, base_url=base_url)
+    name = options.pop("profile", None)
+    server = profile(name) if name else profile_of(base_url) or profile("compatible")
+    family = options.pop("model", None)
+    return OpenAIBackend(model, **options, server=server, base_url=base_url, family=family)
+
+
+def _at_host(model: str, options: dict[str, Any]) -> OpenAIBackend:
+    """OpenAI's backend; a `base_url=` of a host that is known to be another's gets that one's profile."""
+    server = profile_of(options.get("base_url") or os.environ.get("OPENAI_BASE_URL"))
+    if server is not None and server.name != "openai":
+        options = {"api": "chat", **options}
+    return OpenAIBackend(model, **options, server=server)
+
+
+def _azure(spec: BackendSpec) -> OpenAIBackend:
+    """A deployment behind Azure's `v1` endpoint, which OpenAI's own client speaks to.
+
+    (learn.microsoft.com/azure/foundry/openai/api-version-lifecycle, 2026-08.) `AZURE_OPENAI_ENDPOINT` is the
+    resource's address, with or without `/openai/v1/`.
+    """
+    reject_unknown_options(spec, ("api", "api_key", "base_url", "model"))
+    options = dict(spec.options)
+    url = options.pop("base_url", None)
+    endpoint = os.environ.get("AZURE_OPENAI_ENDPOINT")
+    if url is None and endpoint:
+        url = endpoint.rstrip("/").removesuffix("/openai/v1") + "/openai/v1/"
+    if url is None:
+        raise ConfigurationError(
+            "azure needs the resource's address: pass "
+            "base_url='https://RESOURCE.openai.azure.com/openai/v1/' or set AZURE_OPENAI_ENDPOINT",
+            backend="azure",
+        )
+    family = options.pop("model", None)
+    server = profile("azure")
+    return OpenAIBackend(spec.target, **options, server=server, scheme="azure", base_url=url, family=family)

@@ -15,18 +15,27 @@ from kvsdk.errors import (
 )
 
 #: HTTP status of the error codes that arrive inside a response or a stream (openai 3.57.0,
-#: `types/responses/response_error.py`); a code that is not here is the server's fault.
+#: `types/responses/response_error.py`); a code that is not here is the server's fault, a number is a status.
 _STATUS_BY_CODE: Mapping[str, int] = {
     "rate_limit_exceeded": 429,
     "invalid_prompt": 400,
     "invalid_request_error": 400,
     "insufficient_quota": 402,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "data_residency_mismatch": 400,
+    "bio_policy": 400,
+    "misalignment_policy_violation": 400,
+    "failed_to_download_image": 400,
 }
+_REQUESTS_FAULT = ("invalid_", "image_", "unsupported_image_", "empty_image_")
 
 
 def from_code(code: object, message: str) -> BackendError:
     """An error that an answer itself reports."""
-    status = _STATUS_BY_CODE.get(str(code), 500)
+    text = str(code)
+    status = 400 if text.startswith(_REQUESTS_FAULT) else 500
+    status = int(text) if text.isdecimal() and 400 <= int(text) < 600 else _STATUS_BY_CODE.get(text, status)
     return error_for_status(status)(excerpt(f"{code}: {message}", 500), backend="openai")
 
 

@@ -1,96 +1,106 @@
-"""The facts in `_facts.toml`, read once."""
+"""What a server does for a model, from the facts in `_facts.toml`."""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from importlib.resources import files
-from typing import Any, Literal
 
 from kvsdk.backend import Capabilities
-from kvsdk.errors import ConfigurationError
+from kvsdk.prompt import TTL_SECONDS
 
-Api = Literal["responses", "chat"]
+from kvsdk_openai._profiles import Api, Profile, facts, profile
+
+__all__ = ["Api", "Profile", "capabilities", "profile", "retention", "takes_marks", "write_factors"]
 
 _GPT = re.compile(r"(?:^|/)gpt-(\d+)(?:\.(\d+))?(?:-|$)")
-_MARKABLE = frozenset({"system:text", "user:text", "tool:tool_result"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """What one kind of server takes and reports; see `_facts.toml` for the fields."""
-
-    name: str
-    marks: bool
-    max_tokens: str
-    cache_key: bool
-    write_field: str
-    list_priced: bool
-    provider: str | None = None
-    absent_write: int | None = None
-    strict_tools: bool = False
-    tokenize: str | None = None
-
-
-@cache
-def _facts() -> dict[str, Any]:
-    return tomllib.loads(files("kvsdk_openai").joinpath("_facts.toml").read_text("utf-8"))
-
-
-@cache
-def profile(name: str) -> Profile:
-    """The profile of this name."""
-    table = _facts()["profiles"].get(name)
-    if table is None:
-        raise ConfigurationError(f"no profile {name!r}; one of {', '.join(_facts()['profiles'])}")
-    fields = {key: value for key, value in table.items() if key not in ("source", "date")}
-    return Profile(name=name, **fields)
+_DATED = r"(-\d{4}-\d{2}-\d{2})?"
 
 
 @cache
 def write_factors() -> Mapping[str, Decimal]:
-    """Write prices by TTL, as multiples of the input price, of the models that take breakpoints."""
-    table = _facts()["write_factors"]
+    """Write prices by TTL, as multiples of the input price, of OpenAI's models that take breakpoints."""
+    table = facts()["write_factors"]
     return {key: Decimal(value) for key, value in table.items() if key not in ("source", "date")}
 
 
-def takes_marks(model: str, server: Profile) -> bool:
-    """Whether breakpoints may be sent: gpt-5.6 and later, at OpenAI. Older models answer them with 400."""
-    found = _GPT.search(model)
-    if not server.marks or found is None:
-        return False
-    return [int(found[1]), int(found[2] or 0)] >= _facts()["breakpoints"]["first_model"]
+def takes_marks(model: str | None, server: Profile) -> bool:
+    """Whether breakpoints may be sent.
+
+    `cache_control`: to every model. `prompt_cache_breakpoint`: to gpt-5.6 and later, at OpenAI and Azure;
+    older models answer with 400 `prompt_cache_options is not supported on this model`.
+    """
+    if server.marks != "prompt_cache_breakpoint":
+        return server.marks == "cache_control"
+    found = _GPT.search(model or "")
+    return found is not None and [int(found[1]), int(found[2] or 0)] >= facts()["breakpoints"]["first_model"]
+
+
+def is_partitioned(model: str | None, server: Profile) -> bool:
+    """Whether the cache key keeps caches apart, instead of being a hint where to look."""
+    return takes_marks(model, server) and server.marks == "prompt_cache_breakpoint"
+
+
+def retention(model: str | None, server: Profile) -> str | None:
+    """What `prompt_cache_retention` an older model takes so that a prefix outlives an hour, if any.
+
+    gpt-5.5 and gpt-5.5-pro know only `24h` (openai 3.57.0, responses/response_create_params.py, 2026-11-19).
+    """
+    if not server.retention or model is None:
+        return None
+    known = any(re.fullmatch(pattern + _DATED, model) for pattern in facts()["retention"]["models"])
+    return "24h" if known else None
+
+
+def options_ttls(model: str | None, server: Profile) -> tuple[str, ...]:
+    """The TTLs that `prompt_cache_options` may name for a whole request, beside the default."""
+    takes = server.options_ttl and re.fullmatch(server.options_models, model or "")
+    return server.options_ttl[1:] if takes else ()
 
 
 @cache
-def capabilities(model: str, api: Api, server: Profile) -> Capabilities:
-    """What one API of a server does for a model.
+def capabilities(model: str | None, api: Api, server: Profile) -> Capabilities:
+    """What one API of a server does for a model (None: a deployment that does not say which).
 
     Chat's options take only `30m`, Responses also `12h` (openai 3.57.0,
     `types/chat/completion_create_params.py` and `types/responses/response_create_params.py`, 2026-11-19).
     Assistant text, tools and `instructions` cannot carry a mark. Responses has no stop sequences.
     """
-    settings = {"temperature", "tool_choice", "tools"} | ({"stop"} if api == "chat" else set())
-    is_openai = server.name == "openai"
-    limits = _facts()["breakpoints"]
-    if not takes_marks(model, server):
-        return Capabilities(
-            breakpoints="advisory",
-            min_tokens=limits["min_tokens"] if is_openai else None,
-            session="affinity" if server.cache_key else "none",
-            settings=frozenset(settings),
-        )
+    settings = {"temperature", "tool_choice", "tools", *server.settings}
+    settings -= {"stop"} if api == "responses" else set()
+    ttls = server.ttls.get(api, ())
+    is_marked = takes_marks(model, server) and bool(ttls)
+    is_partition = is_partitioned(model, server)
+    has_tenant = is_partition or server.tenant.get(api) not in (None, server.session.get(api))
+    has_session = api in server.session and not (is_partition or _is_unnamed(model, server))
     return Capabilities(
-        breakpoints="honoured",
-        ttls=("30m", "12h") if api == "responses" else ("30m",),
-        default_ttl="30m",
-        max_breakpoints=limits["max"],
-        markable=_MARKABLE,
-        min_tokens=limits["min_tokens"],
-        tenant="partition",
+        breakpoints="honoured" if is_marked else "advisory",
+        ttls=tuple(sorted(ttls, key=TTL_SECONDS.__getitem__)) if is_marked else (),
+        default_ttl=ttls[0] if is_marked else None,
+        max_breakpoints=facts()["breakpoints"]["max"] if is_marked else None,
+        ttl_must_not_grow=server.ttl_must_not_grow and is_marked,
+        markable=frozenset(server.markable) if is_marked else frozenset(),
+        min_tokens=server.min_tokens,
+        session="affinity" if has_session else "none",
+        tenant="partition" if has_tenant else "none",
         settings=frozenset(settings),
+        parts=frozenset(server.parts),
+        prewarm=server.prewarm and is_partition and api == "responses",
+        diagnostics=server.diagnostics and is_partition and api == "responses",
+        advice={} if is_marked else _advice(model, server),
     )
+
+
+def _advice(model: str | None, server: Profile) -> Mapping[str, str]:
+    kept = retention(model, server)
+    if kept is not None:
+        words = f"prompt_cache_retention {kept!r} asks it to keep the prefix: up to that long, no promise"
+        return dict.fromkeys(facts()["retention"]["asked"], words)
+    longest = options_ttls(model, server)[-1:]
+    asked = [ttl for ttl, seconds in TTL_SECONDS.items() if longest and seconds >= TTL_SECONDS[longest[0]]]
+    return dict.fromkeys(asked, f"prompt_cache_options.ttl {longest[0]!r} is sent for the whole request")
+
+
+def _is_unnamed(model: str | None, server: Profile) -> bool:
+    return model is None and server.marks == "prompt_cache_breakpoint"

@@ -10,11 +10,17 @@ from kvsdk.errors import BackendProtocolError
 from kvsdk.prompt import Part, Text, Thinking, ToolCall
 from kvsdk.reply import Event, PartEnd, StopReason, TextDelta, ThinkingDelta, ToolCallDelta
 
+from kvsdk_openai._diagnostics import diagnose
 from kvsdk_openai._errors import from_code
-from kvsdk_openai._facts import Profile
+from kvsdk_openai._profiles import Profile
+from kvsdk_openai._responses_body import PHASE
 from kvsdk_openai._usage import of_responses, to_bill
 
-_INCOMPLETE: Mapping[str, StopReason] = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
+_INCOMPLETE: Mapping[str, StopReason] = {
+    "max_output_tokens": "max_tokens",
+    "content_filter": "refusal",
+    "steered": "paused",  # by a `response.steer` event; another response goes on with it
+}
 
 
 def to_outcome(body: Any, server: Profile, *, complete: bool = True) -> Outcome:
@@ -29,7 +35,8 @@ def to_outcome(body: Any, server: Profile, *, complete: bool = True) -> Outcome:
     if body.get("status") == "failed":
         error = body.get("error") or {}
         raise from_code(error.get("code"), error.get("message") or "the response failed")
-    parts = tuple(part for item in body["output"] for part in _parts(item))
+    parts = tuple(part for item in body["output"] for part in _parts(item, server))
+    diagnosis, notes = diagnose(body)
     return Outcome(
         reply_id=body.get("id"),
         model=str(body.get("model", "")),
@@ -39,25 +46,36 @@ def to_outcome(body: Any, server: Profile, *, complete: bool = True) -> Outcome:
         raw=body,
         complete=complete,
         bill=to_bill(body),
+        diagnosis=diagnosis,
+        notes=notes,
     )
 
 
-def _parts(item: Mapping[str, Any]) -> Iterator[Part]:
+def _parts(item: Mapping[str, Any], server: Profile) -> Iterator[Part]:
+    """An item's parts.
+
+    A message's `phase` has to come back with it (openai 3.57.0, `types/responses/
+    response_output_message_param.py`, 2026-11-19): it stands before the text, as an opaque part.
+    """
     kind = item.get("type")
     if kind == "message":
+        if item.get("phase"):
+            yield Thinking("", server.name, {"type": PHASE, "phase": item["phase"]})
         for content in item.get("content") or ():
             yield Text(content.get("text") or content.get("refusal") or "")
     elif kind == "function_call":
         yield ToolCall.parse(item["call_id"], item["name"], item.get("arguments") or "")
     else:  # reasoning and the items of built-in tools: opaque, passed back unchanged
         summary = "".join(piece.get("text", "") for piece in item.get("summary") or ())
-        yield Thinking(summary, "openai", item)
+        yield Thinking(summary, server.name, item)
 
 
 def _stop_reason(body: Mapping[str, Any], parts: tuple[Part, ...]) -> StopReason:
     if body.get("status") == "incomplete":
         reason = (body.get("incomplete_details") or {}).get("reason")
         return _INCOMPLETE.get(str(reason), "other")
+    if body.get("status") == "cancelled":
+        return "other"
     if any(isinstance(part, ToolCall) for part in parts):
         return "tool_use"
     contents = [content for item in body["output"] for content in item.get("content") or ()]
@@ -76,8 +94,8 @@ class ResponseReader:
     def feed(self, event: Mapping[str, Any]) -> Iterator[Event]:
         """Take in one event. Events of unknown types change nothing."""
         kind = event.get("type")
-        if kind == "response.output_text.delta":
-            self._append(event, "text")
+        if kind in ("response.output_text.delta", "response.refusal.delta"):
+            self._append(event, "text" if kind == "response.output_text.delta" else "refusal")
             yield TextDelta(event["delta"])
         elif kind == "response.function_call_arguments.delta":
             item = self._items[event["output_index"]]
@@ -89,7 +107,7 @@ class ResponseReader:
             self._items[event["output_index"]] = dict(event["item"])
         elif kind == "response.output_item.done":
             self._items[event["output_index"]] = dict(event["item"])
-            for part in _parts(event["item"]):
+            for part in _parts(event["item"], self._server):
                 yield PartEnd(part)
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._body = event["response"]
@@ -111,5 +129,5 @@ class ResponseReader:
     def _append(self, event: Mapping[str, Any], name: str) -> None:
         contents = self._items[event["output_index"]].setdefault("content", [])
         while len(contents) <= event["content_index"]:
-            contents.append({"type": "output_text", name: ""})
+            contents.append({"type": "output_text" if name == "text" else "refusal", name: ""})
         contents[event["content_index"]][name] += event["delta"]

@@ -1,7 +1,7 @@
-"""OpenAI's `usage` as ours, of both APIs. Pure.
+"""The `usage` of OpenAI and its kin as ours, of both APIs. Pure.
 
-The total includes what was read and written. A details object that is absent leaves both unknown; a field
-missing from one that is present means what the server's profile says.
+The total includes what was read and written. Where a count stands, and what it means when it is missing, is
+in the server's profile; a details object that is absent leaves what stands in it unknown.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 from kvsdk.usage import Usage
 
-from kvsdk_openai._facts import Profile
+from kvsdk_openai._profiles import Profile
 
 _TTLS = {"ttl_30m_tokens": "30m", "ttl_12h_tokens": "12h"}
+_DETAILS = "details."
 
 
 def of_responses(usage: Mapping[str, Any] | None, server: Profile) -> Usage:
@@ -27,10 +28,10 @@ def of_responses(usage: Mapping[str, Any] | None, server: Profile) -> Usage:
         by_ttl = {ttl: split[name] for name, ttl in _TTLS.items() if split.get(name) is not None}
     return Usage.of_total(
         usage.get("input_tokens"),
-        read=_count(details, "cached_tokens"),
-        write=_write(details, "cache_write_tokens", server),
+        read=_count(usage, details, server.read, server.absent_read),
+        write=_written(usage, details, server),
         output=usage.get("output_tokens"),
-        reasoning=_count(usage.get("output_tokens_details"), "reasoning_tokens"),
+        reasoning=_inside(usage.get("output_tokens_details"), "reasoning_tokens"),
         write_by_ttl=by_ttl,
     )
 
@@ -42,22 +43,35 @@ def of_chat(usage: Mapping[str, Any] | None, server: Profile) -> Usage:
     details = usage.get("prompt_tokens_details")
     return Usage.of_total(
         usage.get("prompt_tokens"),
-        read=_count(details, "cached_tokens"),
-        write=_write(details, server.write_field, server),
+        read=_count(usage, details, server.read, server.absent_read),
+        write=_written(usage, details, server),
         output=usage.get("completion_tokens"),
-        reasoning=_count(usage.get("completion_tokens_details"), "reasoning_tokens"),
+        reasoning=_inside(usage.get("completion_tokens_details"), "reasoning_tokens"),
     )
 
 
-def _count(details: Any, name: str) -> int | None:
+def _count(usage: Mapping[str, Any], details: Any, places: tuple[str, ...], absent: int | None) -> int | None:
+    """The first count that is there; without any, what its absence from present details means."""
+    for place in places:
+        name = place.removeprefix(_DETAILS)
+        count = _inside(usage if name == place else details, name)
+        if count is not None:
+            return count
+    return absent if isinstance(details, Mapping) else None
+
+
+def _written(usage: Mapping[str, Any], details: Any, server: Profile) -> int | None:
+    """Tokens written; where an older place than the details has the read, the details are taken as there."""
+    if server.free_writes:
+        return 0
+    count = _count(usage, details, server.write, server.absent_write)
+    if count is None and _count(usage, None, server.read, None) is not None:
+        return server.absent_write
+    return count
+
+
+def _inside(details: Any, name: str) -> int | None:
     return details.get(name) if isinstance(details, Mapping) else None
-
-
-def _write(details: Any, name: str, server: Profile) -> int | None:
-    if not isinstance(details, Mapping):
-        return None
-    count: int | None = details.get(name)
-    return server.absent_write if count is None else count
 
 
 def to_bill(body: Mapping[str, Any]) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -27,6 +28,8 @@ class Capabilities:
         parts: Kinds of parts that its prompts may hold beside text, tool calls, tool results and thinking.
         prewarm: Whether its cache can be written without an answer.
         diagnostics: Whether it says itself why a cache missed, given the session's last response.
+        advice: Where `breakpoints` is `advisory`: what is sent for the whole request, in words, by the TTL
+            that one of its breakpoints asks for. Such breakpoints stay in the planned request.
         exact_tokens: Whether tokens can be counted exactly without a request.
     """
 
@@ -45,3 +48,4 @@ class Capabilities:
     parts: frozenset[str] = frozenset()
     prewarm: bool = False
     diagnostics: bool = False
+    advice: Mapping[str, str] = field(default_factory=dict)

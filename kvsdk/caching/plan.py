@@ -95,6 +95,7 @@ def plan(request: Request, capabilities: Capabilities, *, strict: bool = False) 
     if strict:
         _refuse_changes(marks, blocks)
     sent = {mark.end: mark.ttl for mark in marks if mark.status in ("honoured", "mapped")}
+    sent |= {mark.end: mark.asked.ttl for mark in marks if mark.asked.ttl in capabilities.advice}
     reports = tuple(
         BreakpointReport(blocks[mark.origin].where, mark.status, mark.reason, mark.asked.ttl, mark.ttl)
         for mark in marks
@@ -117,7 +118,9 @@ def _with_automatic(marks: list[_Mark], blocks: Sequence[Block], capabilities: C
 def _advise(marks: Sequence[_Mark], capabilities: Capabilities) -> None:
     for mark in marks:
         if capabilities.breakpoints == "advisory":
-            mark.become("advisory", "the backend caches on its own; no mark is sent")
+            advice = capabilities.advice.get(mark.asked.ttl or "")
+            sent = f"but {advice}" if advice else "no mark is sent"
+            mark.become("advisory", f"the backend caches on its own; {sent}")
         else:
             mark.become("dropped", "the backend has no prompt cache")
 

@@ -62,6 +62,10 @@ class Account:
             response_format=self._call.request.response_format,
         )
 
+    def notes(self) -> tuple[str, ...]:
+        """What is known before anything is sent: settings left out, and how the backend will cache."""
+        return self._call.notes + self._backend.notes(self.plan.request)
+
     def estimate(self) -> TokenCount:
         """Tokens of the prompt before any were reported, scaled by what the session's last one had."""
         seen = self._call.state.seen if self._call.state else None
@@ -100,7 +104,7 @@ class Account:
         miss = with_diagnosis(miss, outcome.diagnosis)
         if state is not None:
             state.remember(now, outcome.reply_id)
-        notes = self._call.notes + outcome.notes
+        notes = self.notes() + outcome.notes
         if usage.cache_read_tokens is None:
             notes += ("the backend did not report what it read from its cache",)
         total = None

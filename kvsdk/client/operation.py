@@ -123,7 +123,7 @@ class Operation:
             self._account.breakpoints(count),
             count,
             self._backend.capabilities.min_tokens,
-            self._call.notes,
+            self._account.notes(),
         )
 
     # ------------------------------------------------------------------ a stream's middle
