@@ -107,7 +107,7 @@ def _part(part: Part) -> dict[str, Any]:
     elif isinstance(part, File):
         block = {"type": "document", "source": _document_source(part), "title": part.name}
     elif isinstance(part, ToolCall):
-        block = {"type": "tool_use", "id": part.id, "name": part.name, "input": dict(part.arguments)}
+        block = {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part)}
     else:
         is_text = isinstance(part.content, str)
         content = part.content if is_text else [_part(piece) for piece in part.pieces if _is_sent(piece)]
@@ -115,6 +115,13 @@ def _part(part: Part) -> dict[str, Any]:
         if part.is_error:
             block["is_error"] = True
     return _marked(block, part)
+
+
+def _input(call: ToolCall) -> dict[str, Any]:
+    """The arguments, which must be an object here; text of another model that is none is kept as text."""
+    if call.arguments or call.arguments_json.strip() in ("", "{}"):
+        return dict(call.arguments)
+    return {"arguments_json": call.arguments_json}
 
 
 def _image_source(image: Image) -> dict[str, Any]:
