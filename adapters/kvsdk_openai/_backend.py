@@ -162,10 +162,11 @@ def backend(spec: BackendSpec) -> OpenAIBackend:
 
 def _at_host(model: str, options: dict[str, Any]) -> OpenAIBackend:
     """OpenAI's backend; a `base_url=` of a host that is known to be another's gets that one's profile."""
-    server = profile_of(options.get("base_url") or os.environ.get("OPENAI_BASE_URL"))
-    if server is not None and server.name != "openai":
+    url = options.pop("base_url", None) or os.environ.get("OPENAI_BASE_URL")
+    server = profile_of(url)
+    if server is not None and server.name not in ("openai", "azure"):
         options = {"api": "chat", **options}
-    return OpenAIBackend(model, **options, server=server)
+    return OpenAIBackend(model, **options, server=server, base_url=url)
 
 
 def _azure(spec: BackendSpec) -> OpenAIBackend:

@@ -42,5 +42,5 @@ def diagnose(body: Mapping[str, Any]) -> tuple[Miss | None, tuple[str, ...]]:
     detail = f"{reason}; about {found.get('cache_missed_tokens')} tokens from there on were not read"
     reusable = found.get("comparison_reusable_tokens")
     if reusable is not None:
-        detail += f", of {reusable} that the last response left to reuse"
+        detail += f"; the last response left a prefix of {reusable}"
     return Miss(kind, where, detail), ()

@@ -97,9 +97,11 @@ def _advice(model: str | None, server: Profile) -> Mapping[str, str]:
     if kept is not None:
         words = f"prompt_cache_retention {kept!r} asks it to keep the prefix: up to that long, no promise"
         return dict.fromkeys(facts()["retention"]["asked"], words)
-    longest = options_ttls(model, server)[-1:]
-    asked = [ttl for ttl, seconds in TTL_SECONDS.items() if longest and seconds >= TTL_SECONDS[longest[0]]]
-    return dict.fromkeys(asked, f"prompt_cache_options.ttl {longest[0]!r} is sent for the whole request")
+    ttls = options_ttls(model, server)
+    if not ttls:
+        return {}
+    asked = [ttl for ttl, seconds in TTL_SECONDS.items() if seconds >= TTL_SECONDS[ttls[-1]]]
+    return dict.fromkeys(asked, f"prompt_cache_options.ttl {ttls[-1]!r} is sent for the whole request")
 
 
 def _is_unnamed(model: str | None, server: Profile) -> bool:

@@ -16,6 +16,9 @@ from kvsdk.reply import Cost
 from kvsdk_openai._facts import is_partitioned, options_ttls, write_factors
 from kvsdk_openai._target import Target, has_advice
 
+_ROUNDING = Decimal("1e-6")
+"""How far a charge may be from the list's total and still be the same: it arrives as a float."""
+
 
 def to_cost(
     outcome: Outcome, request: Request, target: Target, *, at: datetime, base_url: str | None
@@ -68,8 +71,10 @@ def _charged(raw: Mapping[str, Any], field: str | None) -> Decimal | None:
 
 
 def _corrected(listed: Cost, charged: Decimal, target: Target) -> Cost:
-    """A cost whose total is what was charged; its parts stay where they add up to that."""
+    """A cost whose total is what was charged; the list's parts stay where they add up to that."""
     source = f"{target.server.name} usage.{target.server.cost_field}"
-    if listed.total == charged and not listed.estimated:
-        return replace(listed, price_source=source)
-    return Cost(total=charged, price_source=source)
+    if listed.total is None or listed.without_cache is None or listed.estimated:
+        return Cost(total=charged, price_source=source)
+    if abs(listed.total - charged) > charged * _ROUNDING:
+        return Cost(total=charged, price_source=source)
+    return replace(listed, total=charged, saved=listed.without_cache - charged, price_source=source)
