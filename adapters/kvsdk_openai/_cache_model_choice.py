@@ -10,7 +10,7 @@ from kvsdk.backend.cache_model import CacheModel, NothingCached, make_model, one
 from kvsdk_openai._cache_model import MarkedGptCacheModel
 from kvsdk_openai._cache_model_intervals import IntervalGptCacheModel
 from kvsdk_openai._cache_models_compatible import COMPATIBLE
-from kvsdk_openai._facts import Api, Profile, takes_marks
+from kvsdk_openai._facts import Api, Profile, profile, takes_marks
 
 _AZURE: Mapping[str, Any] = {"ttls": ("30m",), "lookup": "azure"}  # documented, 2026-08
 
@@ -27,8 +27,8 @@ def choose_model(model: str, api: Api, server: Profile, switches: Mapping[str, A
     rest = {name: value for name, value in switches.items() if name != "semantics"}
     name = switches.get("semantics") or _vendor(model, server)
     if name in ("openai", "azure"):
-        if not takes_marks(model, server):
-            return make_model(IntervalGptCacheModel, rest, model)
+        if not takes_marks(model, profile(name)):
+            return make_model(IntervalGptCacheModel, rest, model.rpartition("/")[2])
         own: dict[str, Any] = {} if api == "responses" else {"ttls": ("30m",)}
         if name == "azure":
             own.update(_AZURE)

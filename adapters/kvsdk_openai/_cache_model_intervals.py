@@ -43,7 +43,8 @@ class IntervalGptCacheModel(PrefixModel):
     **Write**: costs nothing and is not counted (documented).
 
     **Life**: `"in_memory"`, 300 to 600 s idle (documented); `"24h"`, 1,800 s idle as a rule (documented).
-    This model drops at the low end. Marks, `mode` and `ttl` are refused (measured: 400).
+    This model drops at the low end. Marks, `ttl` and the explicit
+    `mode` are refused (measured: 400).
 
     Not modelled: routing between machines.
 
@@ -80,8 +81,7 @@ class IntervalGptCacheModel(PrefixModel):
         return len(self._recent)
 
     def _plan(self, t_s: float, blocks: Sequence[CacheBlock], settings: CacheSettings) -> Plan:
-        if settings.get("mode") or settings.get("ttl") or any(block.ttl is not None for block in blocks):
-            raise InvalidBreakpoints("models before gpt-5.6 take no cache marks and no cache options")
+        _refuse_marks(blocks, settings)
         keys = chain(blocks, key_part(settings, [name for name in KEY if name != "cache_key"]))
         ends = ends_tokens(blocks)
         hit = self._recent.longest(keys, t_s)
@@ -93,3 +93,9 @@ class IntervalGptCacheModel(PrefixModel):
         intervals = (common + self._hidden) // self._interval
         visible = intervals * self._interval - self._hidden
         return visible // 128 * 128 if visible >= self._min_tokens else 0
+
+
+def _refuse_marks(blocks: Sequence[CacheBlock], settings: CacheSettings) -> None:
+    has_options = settings.get("ttl") or settings.get("mode") not in (None, "implicit")
+    if has_options or any(block.ttl is not None for block in blocks):
+        raise InvalidBreakpoints("models before gpt-5.6 take no cache marks and no cache options")

@@ -360,7 +360,7 @@ def test_earlier_models_forget_when_idle(address: str, switches: dict[str, Any],
     ("blocks", "given_settings"),
     [
         ([user("q", 2000, "30m")], {}),
-        ([user("q", 2000)], {"mode": "implicit"}),
+        ([user("q", 2000)], {"mode": "explicit"}),
         ([user("q", 2000)], {"ttl": "30m"}),
     ],
 )
@@ -509,6 +509,43 @@ def test_tenants_are_apart() -> None:
         cache = vendor(semantics)
         cache.observe(0, [A, B], scope="a")
         assert cache.observe(1, [A, B], scope="b").read_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "reads"),
+    [
+        ("openai+https://api.deepseek.com/v1#deepseek-chat", {}, [0, 0, 1000]),
+        ("openai+https://api.x.ai/v1#grok-5", {}, [0, 896, 896]),
+        ("openai+http://127.0.0.1:1/v1#grok-5", {"profile": "xai"}, [0, 896, 896]),
+        ("openai+https://api.moonshot.ai/v1#kimi-k3", {}, [0, 1000, 1000]),
+        ("openai+https://api.moonshot.ai/v1#kimi-for-coding", {}, [0, 768, 768]),
+    ],
+)
+def test_a_known_server_has_its_vendors_model(
+    address: str, options: dict[str, Any], reads: list[int]
+) -> None:
+    """By its host, or by its profile."""
+    cache = cache_model(backend(address, **options))
+    assert [cache.observe(at, [A, last]).read_tokens for at, last in enumerate((B, C, OTHER_D))] == reads
+
+
+def test_azure_is_openai_with_one_ttl() -> None:
+    """30 minutes only, and only the latest 50 marks are looked at; a deployment may say its model."""
+    url = "https://acme.openai.azure.com"
+    cache = cache_model(backend("azure:prod", base_url=url, model="gpt-6.1-sol"))
+    cache.observe(0, marked(2), **EXPLICIT)
+    assert cache.observe(1, marked(60), **EXPLICIT).read_tokens == 0
+    with pytest.raises(InvalidBreakpoints):
+        cache.observe(2, marked(1, "12h"))
+    with pytest.raises(InvalidBreakpoints):
+        cache_model(backend("azure:prod", base_url=url)).observe(0, marked(1))
+
+
+def test_a_gateway_may_be_given_openais_semantics() -> None:
+    """The model's name, after its vendor's, says which."""
+    cache = cache_model("openai+https://gateway.example/v1#openai/gpt-5.5", semantics="openai")
+    cache.observe(0, G2)
+    assert cache.observe(1, G2).read_tokens == 3328
 
 
 def test_an_unknown_server_caches_nothing() -> None:
