@@ -7,7 +7,8 @@ from hashlib import sha256
 
 import pytest
 from kvsdk import Client, InvalidBreakpoints, Message, Text, Tool, ToolCall
-from loopback import Loopback, paths_of
+from kvsdk.testing import breakpoints
+from loopback import Loopback
 from openai_wire import MODEL, OLD_MODEL, completion, response
 
 MARK = "prompt_cache_breakpoint"
@@ -26,7 +27,7 @@ def test_responses_marks_stand_at_their_pieces(client: Client, loopback: Loopbac
     """Marks on system text, tool result and user text, in explicit mode, each with its TTL."""
     loopback.script(response())
     reply = client.generate(prompt(), system=[Text("S", cache="12h"), Text("T")])
-    assert paths_of(loopback.body, MARK) == [
+    assert list(breakpoints(loopback.body)) == [
         "input[0].content[0]",
         "input[3].output[0]",
         "input[4].content[1]",
@@ -47,7 +48,7 @@ def test_chat_marks_have_no_ttl(chat: Client, loopback: Loopback) -> None:
     """Chat's options know 30m only, which is the default: the mark names none."""
     loopback.script(completion())
     chat.generate(prompt(), system=[Text("S", cache="30m"), Text("T")])
-    assert paths_of(loopback.body, MARK) == [
+    assert list(breakpoints(loopback.body)) == [
         "messages[0].content[0]",
         "messages[3].content[0]",
         "messages[4].content[1]",
@@ -88,7 +89,7 @@ def test_pieces_that_cannot_carry_a_mark_give_it_to_an_earlier_one(
         [Message.user("a"), Message.assistant("b", cache=True), Message.user("c")],
         tools=[Tool("look", "", {"type": "object"}, cache=True)],
     )
-    assert paths_of(loopback.body, MARK) == ["input[0].content[0]"]
+    assert list(breakpoints(loopback.body)) == ["input[0].content[0]"]
     assert [entry.status for entry in reply.cache.breakpoints] == ["dropped", "mapped"]
 
 
@@ -96,7 +97,7 @@ def test_at_most_four_marks_are_sent(client: Client, loopback: Loopback) -> None
     """More would be dropped by the vendor in silence."""
     loopback.script(response())
     reply = client.generate([Message.user(*(Text(str(number), cache=True) for number in range(7)))])
-    assert len(paths_of(loopback.body, MARK)) == 4
+    assert len(breakpoints(loopback.body)) == 4
     assert [entry.status for entry in reply.cache.breakpoints].count("dropped") == 3
 
 
@@ -106,7 +107,7 @@ def test_automatic_breakpoints(client: Client, loopback: Loopback) -> None:
     client.generate(
         [Message.user("a")], system=["S", "T"], tools=[Tool("look", "", {"type": "object"})], cache="auto"
     )
-    assert paths_of(loopback.body, MARK) == ["input[0].content[1]", "input[1].content[0]"]
+    assert list(breakpoints(loopback.body)) == ["input[0].content[1]", "input[1].content[0]"]
 
 
 def test_without_a_breakpoint_the_mode_is_the_vendors(client: Client, loopback: Loopback) -> None:
@@ -123,10 +124,41 @@ def test_older_models_get_no_marks(
 ) -> None:
     """Before gpt-5.6 a mark is a 400: it stays here and is reported as advisory."""
     loopback.script(response() if api == "responses" else completion())
-    reply = connect(model, api=api).generate([Message.user("x", cache="1h")])
+    turn = Message.user("x", cache="30m")
+    reply = connect(model, api=api).generate([turn], system=[Text("S", cache=True)])
     assert "prompt_cache" not in loopback.request.get_data(as_text=True)
+    entries = reply.cache.breakpoints
+    assert [(entry.status, entry.granted_ttl) for entry in entries] == [("advisory", None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "retained"),
+    [
+        (OLD_MODEL, True),
+        ("gpt-5.5-pro", True),
+        ("gpt-5.4-2026-03-05", True),
+        ("gpt-5.1-codex-mini", True),
+        ("gpt-5", True),
+        ("gpt-4.1", True),
+        ("gpt-5-mini", False),
+        ("gpt-4o", False),
+        ("o3", False),
+    ],
+)
+@pytest.mark.parametrize("asked", ["1h", "12h"])
+@pytest.mark.parametrize("api", ["responses", "chat"])
+def test_older_models_are_asked_to_retain(
+    connect: Callable[..., Client], loopback: Loopback, model: str, retained: bool, asked: str, api: str
+) -> None:
+    """An hour or more becomes `prompt_cache_retention` where the model has it, and nothing elsewhere."""
+    loopback.script(response() if api == "responses" else completion())
+    reply = connect(model, api=api).generate([Message.user("x", cache=asked)])
+    sent = {name: value for name, value in loopback.body.items() if name.startswith("prompt_cache")}
+    assert sent == ({"prompt_cache_retention": "24h"} if retained else {})
+    assert MARK not in loopback.request.get_data(as_text=True)
     (entry,) = reply.cache.breakpoints
     assert (entry.status, entry.granted_ttl) == ("advisory", None)
+    assert ("prompt_cache_retention '24h'" in str(entry.reason)) is retained
 
 
 @pytest.mark.parametrize("model", [MODEL, "gpt-5.6", "gpt-6-luna", "gpt-6.1-terra", "gpt-10"])
@@ -134,7 +166,17 @@ def test_newer_models_get_marks(connect: Callable[..., Client], loopback: Loopba
     """From gpt-5.6 on, whatever the number of digits."""
     loopback.script(response())
     connect(model).generate([Message.user("x", cache=True)])
-    assert paths_of(loopback.body, MARK) == ["input[0].content[0]"]
+    assert list(breakpoints(loopback.body)) == ["input[0].content[0]"]
+
+
+def test_the_mode_is_said_before_and_after(client: Client, loopback: Loopback) -> None:
+    """`explain` and the reply have the same sentence."""
+    loopback.script(response(), response())
+    for messages, word in ((["x"], "implicit mode writes the whole prompt"), (["x"], "explicit mode")):
+        turn = Message.user(*messages, cache=word == "explicit mode")
+        notes = client.explain([turn]).notes
+        assert any(word in note for note in notes)
+        assert client.generate([turn]).cache.notes == notes
 
 
 def test_strict_refuses_what_would_be_changed(client: Client, loopback: Loopback) -> None:

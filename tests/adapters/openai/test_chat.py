@@ -69,6 +69,10 @@ def test_the_reply_has_ids_parts_and_raw(chat: Client, loopback: Loopback) -> No
         ("stop", "end_turn"),
         ("length", "max_tokens"),
         ("content_filter", "refusal"),
+        ("function_call", "tool_use"),
+        ("tool_calls", "tool_use"),
+        ("model_length", "max_tokens"),
+        ("eos", "end_turn"),
         ("brand_new", "other"),
         (None, "other"),
     ],
@@ -87,6 +91,15 @@ def test_a_forced_tool_that_ends_with_stop_is_tool_use(chat: Client, loopback: L
     body["choices"][0]["finish_reason"] = "stop"
     loopback.script(body)
     assert chat.generate("x").stop_reason == "tool_use"
+
+
+def test_a_refusal_is_text_and_a_reason(chat: Client, loopback: Loopback) -> None:
+    """Chat says `stop` after a refusal too; its words are the reply's text."""
+    body = completion(None)
+    body["choices"][0]["message"]["refusal"] = "I will not."
+    loopback.script(body)
+    reply = chat.generate("x")
+    assert (reply.text, reply.stop_reason) == ("I will not.", "refusal")
 
 
 def test_arguments_that_are_no_json_are_kept_as_text(chat: Client, loopback: Loopback) -> None:

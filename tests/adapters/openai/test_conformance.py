@@ -15,15 +15,15 @@ class TestResponses(BackendConformance):
     """The Responses API, on a model that takes marks."""
 
     @pytest.fixture
-    def address(self) -> str:
+    def backend_address(self) -> str:
         return f"openai:{wire.MODEL}"
 
     @pytest.fixture
-    def options(self, loopback: Loopback) -> dict[str, Any]:
+    def backend_options(self, loopback: Loopback) -> dict[str, Any]:
         return {"base_url": f"{loopback.url}/v1", "api_key": API_KEY}
 
     @pytest.fixture
-    def server(self, loopback: Loopback) -> ResponsesServer:
+    def vendor_server(self, loopback: Loopback) -> ResponsesServer:
         return ResponsesServer(loopback)
 
 
@@ -31,15 +31,15 @@ class TestChat(BackendConformance):
     """Chat Completions, on a model that takes none."""
 
     @pytest.fixture
-    def address(self) -> str:
+    def backend_address(self) -> str:
         return f"openai:{wire.OLD_MODEL}"
 
     @pytest.fixture
-    def options(self, loopback: Loopback) -> dict[str, Any]:
+    def backend_options(self, loopback: Loopback) -> dict[str, Any]:
         return {"base_url": f"{loopback.url}/v1", "api_key": API_KEY, "api": "chat"}
 
     @pytest.fixture
-    def server(self, loopback: Loopback) -> ChatServer:
+    def vendor_server(self, loopback: Loopback) -> ChatServer:
         return ChatServer(loopback)
 
 
@@ -47,13 +47,13 @@ class TestCompatible(BackendConformance):
     """A server that is not OpenAI, of which nothing is known."""
 
     @pytest.fixture
-    def address(self, loopback: Loopback) -> str:
+    def backend_address(self, loopback: Loopback) -> str:
         return f"openai+{loopback.url}/v1#some-model"
 
     @pytest.fixture
-    def options(self) -> dict[str, Any]:
+    def backend_options(self) -> dict[str, Any]:
         return {"api_key": API_KEY}
 
     @pytest.fixture
-    def server(self, loopback: Loopback) -> ChatServer:
+    def vendor_server(self, loopback: Loopback) -> ChatServer:
         return ChatServer(loopback)

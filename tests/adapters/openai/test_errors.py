@@ -153,6 +153,38 @@ def test_an_event_that_does_not_fit_breaks_the_stream_off(
     assert [row.state for row in rows()] == ["partial"]
 
 
+@pytest.mark.parametrize(
+    ("code", "leaf"),
+    [
+        ("server_error", kvsdk.BackendUnavailable),
+        ("rate_limit_exceeded", kvsdk.RateLimited),
+        ("vector_store_timeout", kvsdk.BackendUnavailable),
+        ("invalid_image_url", kvsdk.RequestRejected),
+        ("image_too_large", kvsdk.RequestRejected),
+        ("bio_policy", kvsdk.RequestRejected),
+        ("brand_new", kvsdk.BackendUnavailable),
+        (429, kvsdk.RateLimited),
+        (502, kvsdk.BackendUnavailable),
+    ],
+)
+def test_codes_inside_an_answer(
+    client: Client, loopback: Loopback, code: Any, leaf: type[kvsdk.KvsdkError]
+) -> None:
+    """What the vendor can do nothing about is the request's fault and not tried again."""
+    loopback.script(response(status="failed", output=[], error={"code": code, "message": "words"}))
+    with pytest.raises(kvsdk.BackendError, match="words") as caught:
+        client.generate("x")
+    assert type(caught.value) is leaf
+
+
+def test_two_kinds_of_state_are_refused_before_sending(client: Client, loopback: Loopback) -> None:
+    """`conversation` and `previous_response_id` exclude each other: the vendor answers 400."""
+    state = {"conversation": "conv_1", "previous_response_id": "resp_1"}
+    with pytest.raises(kvsdk.InvalidRequest, match="one of them"):
+        client.generate("x", extra={"openai": state})
+    assert loopback.bodies == []
+
+
 @APIS
 def test_a_key_that_the_server_repeats_is_blotted_out(
     connect: Callable[..., Client], loopback: Loopback, api: str

@@ -95,7 +95,10 @@ def test_the_reply_has_ids_parts_and_raw(client: Client, loopback: Loopback) -> 
         ({}, "end_turn"),
         ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "max_tokens"),
         ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "refusal"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "steered"}}, "paused"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "max_messages"}}, "other"),
         ({"status": "incomplete", "incomplete_details": {"reason": "brand_new"}}, "other"),
+        ({"status": "cancelled"}, "other"),
         ({"status": "incomplete", "incomplete_details": None}, "other"),
     ],
 )

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kvsdk import Client, End, PartEnd, Text, TextDelta, Thinking, ThinkingDelta, ToolCall, ToolCallDelta
+from kvsdk import (
+    Client,
+    End,
+    PartEnd,
+    StreamTruncated,
+    Text,
+    TextDelta,
+    Thinking,
+    ThinkingDelta,
+    ToolCall,
+    ToolCallDelta,
+)
 from kvsdk.cost import LedgerRow
 from loopback import Loopback, sse, sse_text
 from openai_wire import (
@@ -123,6 +134,39 @@ def test_chat_tool_calls_stream_side_by_side(chat: Client, loopback: Loopback) -
         tool_call("c0", "look", '{"at": 1}'),
         tool_call("c1", "turn", '{"by": 2}'),
     ]
+
+
+def test_a_responses_refusal_streams(client: Client, loopback: Loopback) -> None:
+    """Its words arrive as text."""
+    place = {"item_id": "m_1", "output_index": 0, "content_index": 0}
+    refusal = {"type": "refusal", "refusal": "I will not."}
+    whole = begun()[2]["item"] | {"status": "completed", "content": [refusal]}
+    events = [
+        *begun(),
+        {"type": "response.refusal.delta", **place, "delta": "I will"},
+        {"type": "response.refusal.delta", **place, "delta": " not."},
+        {"type": "response.output_item.done", "output_index": 0, "item": whole},
+        {"type": "response.completed", "response": response(whole)},
+    ]
+    loopback.script(sse(events), sse(events[:-2]))
+    with client.stream("x") as answer:
+        assert list(answer.text_stream) == ["I will", " not."]
+    assert (answer.reply.text, answer.reply.stop_reason) == ("I will not.", "refusal")
+    with pytest.raises(StreamTruncated) as caught, client.stream("x") as answer:
+        list(answer)
+    assert caught.value.reply is not None
+    assert caught.value.reply.text == "I will not."
+
+
+def test_a_chat_refusal_streams(chat: Client, loopback: Loopback) -> None:
+    """As text, with its reason, and in `raw` where the vendor has it."""
+    loopback.script(
+        sse([chunk({"refusal": "I will"}), chunk({"refusal": " not."}), chunk({}, "stop"), "[DONE]"])
+    )
+    with chat.stream("x") as answer:
+        assert list(answer.text_stream) == ["I will", " not."]
+    assert (answer.reply.text, answer.reply.stop_reason) == ("I will not.", "refusal")
+    assert answer.reply.raw["choices"][0]["message"]["refusal"] == "I will not."
 
 
 def test_events_of_unknown_types_change_nothing(client: Client, loopback: Loopback) -> None:
