@@ -20,7 +20,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in tuple(os.environ):
-        if name.startswith(("ANTHROPIC_", "OPENAI_")):
+        if name.startswith(("ANTHROPIC_", "OPENAI_", "AZURE_")):
             monkeypatch.delenv(name)
 
 
@@ -39,6 +39,7 @@ def loopback(_vendor_server: HTTPServer) -> Iterator[Loopback]:
     server = Loopback(_vendor_server)
     yield server
     server.released.set()
+    server.check_prefixes()
 
 
 @pytest.fixture

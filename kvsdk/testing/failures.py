@@ -98,10 +98,10 @@ class FailureTests(Fixtures):
         assert row.usage.meter("output_tokens") == "estimated"
 
     def test_leaving_early_is_a_cancelled_row(
-        self, client: Client, server: VendorServer | None, rows: Rows
+        self, client: Client, vendor_server: VendorServer | None, rows: Rows
     ) -> None:
         """Who leaves after the first piece has a reply with it, and what it cost is a row."""
-        script(server, streams=True)
+        script(vendor_server, streams=True)
         with client.stream("Count from one to ten.", **self.call_options) as stream:
             first = next(stream)
         assert isinstance(first, TextDelta)
@@ -133,17 +133,17 @@ class FailureTests(Fixtures):
         assert PROMPT not in shown
 
     def test_the_ledger_holds_no_prompt_no_answer_and_no_key(
-        self, client: Client, server: VendorServer | None, ledger_path: Path
+        self, client: Client, vendor_server: VendorServer | None, ledger_path: Path
     ) -> None:
         """Of good calls, refused ones and broken ones there is nothing of the text in the ledger's files."""
         prompt = [Message.user(Text(PROMPT, cache=True))]
-        script(server, ANSWER)
+        script(vendor_server, ANSWER)
         client.session("s-1").generate(prompt, system=PROMPT, **self.call_options)
-        if server is not None:
-            server.failed(f"{PROMPT} for {API_KEY}")
+        if vendor_server is not None:
+            vendor_server.failed(f"{PROMPT} for {API_KEY}")
             with pytest.raises(KvsdkError):
                 self._ask(client, PROMPT, streams=False)
-            server.cut(ANSWER)
+            vendor_server.cut(ANSWER)
             with pytest.raises(KvsdkError):
                 self._ask(client, PROMPT, streams=True)
         client.close()

@@ -14,7 +14,7 @@ from kvsdk.cost import Ledger, LedgerRow
 from kvsdk.testing.server import VendorServer
 
 API_KEY = "kvsdk-conformance-key"
-"""The key for `options`, where an adapter takes one: the suite looks for it where it must not be."""
+"""The key for `backend_options`, where an adapter takes one: the suite looks for it where it must not be."""
 
 
 class Fixtures:
@@ -24,33 +24,33 @@ class Fixtures:
     call_options: ClassVar[dict[str, Any]] = {"max_tokens": 64}
 
     @pytest.fixture
-    def address(self) -> str:
+    def backend_address(self) -> str:
         """`"scheme:target"`. To be overridden."""
-        raise NotImplementedError("override the fixture `address`")
+        raise NotImplementedError("override the fixture `backend_address`")
 
     @pytest.fixture
-    def options(self) -> dict[str, Any]:
+    def backend_options(self) -> dict[str, Any]:
         """Options of the client: address of the scripted server, `api_key=API_KEY`. To be overridden."""
         return {}
 
     @pytest.fixture
-    def server(self) -> VendorServer | None:
+    def vendor_server(self) -> VendorServer | None:
         """The scripted server behind the address, or None for an engine that answers as it likes."""
         return None
 
     # ------------------------------------------------------------------ not to be overridden
 
     @pytest.fixture
-    def scripted(self, server: VendorServer | None) -> VendorServer:
+    def scripted(self, vendor_server: VendorServer | None) -> VendorServer:
         """The scripted server, for tests that make no sense without one."""
-        if server is None:
+        if vendor_server is None:
             pytest.skip("this backend's answers cannot be scripted")
-        return server
+        return vendor_server
 
     @pytest.fixture
-    def capabilities(self, address: str, options: dict[str, Any]) -> Capabilities:
+    def capabilities(self, backend_address: str, backend_options: dict[str, Any]) -> Capabilities:
         """What the backend says it can do."""
-        return backend(address, **options).capabilities
+        return backend(backend_address, **backend_options).capabilities
 
     @pytest.fixture
     def ledger_path(self, tmp_path: Path) -> Path:
@@ -61,14 +61,14 @@ class Fixtures:
 
     @pytest.fixture
     def connect(
-        self, address: str, options: dict[str, Any], ledger_path: Path
+        self, backend_address: str, backend_options: dict[str, Any], ledger_path: Path
     ) -> Iterator[Callable[..., Client]]:
         """Makes clients with a ledger and, unless told otherwise, without retries."""
         made: list[Client] = []
 
         def make(**changes: Any) -> Client:
             settings: dict[str, Any] = {"retry": False, "ledger": ledger_path}
-            made.append(Client(address, **{**settings, **options, **changes}))
+            made.append(Client(backend_address, **{**settings, **backend_options, **changes}))
             return made[-1]
 
         yield make
@@ -81,10 +81,10 @@ class Fixtures:
         return connect()
 
     @pytest.fixture
-    def aclient(self, address: str, options: dict[str, Any]) -> Callable[[], AsyncClient]:
+    def aclient(self, backend_address: str, backend_options: dict[str, Any]) -> Callable[[], AsyncClient]:
         """Makes an async client; the test closes it, in the loop that it was used in."""
-        settings: dict[str, Any] = {"retry": False, **options}
-        return lambda: AsyncClient(address, **settings)
+        settings: dict[str, Any] = {"retry": False, **backend_options}
+        return lambda: AsyncClient(backend_address, **settings)
 
     @pytest.fixture
     def rows(self, ledger_path: Path) -> Callable[[], list[LedgerRow]]:

@@ -20,9 +20,9 @@ _METERS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "fresh_tok
 class ReplyTests(Fixtures):
     """Fields, counts, cost and events."""
 
-    def test_a_reply_is_filled(self, client: Client, server: VendorServer | None) -> None:
+    def test_a_reply_is_filled(self, client: Client, vendor_server: VendorServer | None) -> None:
         """Ids, origin, content, end and times of an answer are there."""
-        script(server)
+        script(vendor_server)
         reply = client.generate("Which valve?", session="s-1", **self.call_options)
         assert reply.id
         assert reply.request_id
@@ -43,9 +43,11 @@ class ReplyTests(Fixtures):
         assert reply.text == text
         assert reply.stop_reason == "end_turn"
 
-    def test_the_parts_of_usage_sum_to_the_total(self, client: Client, server: VendorServer | None) -> None:
+    def test_the_parts_of_usage_sum_to_the_total(
+        self, client: Client, vendor_server: VendorServer | None
+    ) -> None:
         """What was read, what was written and what was neither are the input; input and output are known."""
-        script(server)
+        script(vendor_server)
         usage = client.generate("Which valve?", **self.call_options).usage
         assert usage.input_tokens is not None
         assert usage.output_tokens is not None
@@ -65,9 +67,11 @@ class ReplyTests(Fixtures):
         assert reply.cost.total is None
         assert reply.cost.reason
 
-    def test_a_cost_is_exact_or_has_a_reason(self, client: Client, server: VendorServer | None) -> None:
+    def test_a_cost_is_exact_or_has_a_reason(
+        self, client: Client, vendor_server: VendorServer | None
+    ) -> None:
         """A total is a `Decimal` and the sum of its parts; without one there is a reason."""
-        script(server)
+        script(vendor_server)
         cost = client.generate("Which valve?", **self.call_options).cost
         if cost.total is None:
             assert cost.reason
@@ -79,27 +83,27 @@ class ReplyTests(Fixtures):
     # ------------------------------------------------------------------ streams
 
     def test_a_stream_says_what_the_whole_answer_says(
-        self, client: Client, server: VendorServer | None
+        self, client: Client, vendor_server: VendorServer | None
     ) -> None:
         """Its pieces join to the text; parts, counts and end are those of the answer in one piece."""
-        script(server)
+        script(vendor_server)
         whole = client.generate("Which valve?", **self.call_options)
-        script(server, streams=True)
+        script(vendor_server, streams=True)
         with client.stream("Which valve?", **self.call_options) as stream:
             events = list(stream)
         assert _text(events) == whole.text == stream.reply.text
         assert stream.reply.parts == whole.parts
         assert stream.reply.stop_reason == whole.stop_reason
         assert stream.reply.usage.output_tokens == whole.usage.output_tokens
-        if server is not None:  # else the second one reads what the first has left in the cache
+        if vendor_server is not None:  # else the second one reads what the first has left in the cache
             assert stream.reply.usage == whole.usage
             assert stream.reply.cost == whole.cost
 
     def test_a_stream_ends_with_its_parts_and_its_reply(
-        self, client: Client, server: VendorServer | None
+        self, client: Client, vendor_server: VendorServer | None
     ) -> None:
         """Text first, then the part it has become, and at last the reply, with a time to the first token."""
-        script(server, streams=True)
+        script(vendor_server, streams=True)
         with client.stream("Which valve?", **self.call_options) as stream:
             events = list(stream)
         assert isinstance(events[0], TextDelta)
@@ -110,13 +114,13 @@ class ReplyTests(Fixtures):
         assert 0 <= latency.ttft_s <= latency.total_s
 
     def test_the_async_client_says_the_same(
-        self, client: Client, aclient: Callable[[], AsyncClient], server: VendorServer | None
+        self, client: Client, aclient: Callable[[], AsyncClient], vendor_server: VendorServer | None
     ) -> None:
         """Awaited, an answer and a stream are those of the sync client."""
-        script(server)
+        script(vendor_server)
         expected = client.generate("Which valve?", **self.call_options)
-        script(server)
-        script(server, streams=True)
+        script(vendor_server)
+        script(vendor_server, streams=True)
 
         async def ask() -> tuple[Reply, list[Event], Reply]:
             async with aclient() as twin:
@@ -129,17 +133,17 @@ class ReplyTests(Fixtures):
         assert whole.parts == streamed.parts == expected.parts
         assert whole.stop_reason == streamed.stop_reason == expected.stop_reason
         assert _text(events) == expected.text
-        if server is not None:
+        if vendor_server is not None:
             assert whole.usage == streamed.usage == expected.usage
             assert whole.cost == streamed.cost == expected.cost
 
     # ------------------------------------------------------------------ the ledger
 
     def test_a_row_says_what_the_reply_says(
-        self, client: Client, server: VendorServer | None, rows: Callable[[], list[LedgerRow]]
+        self, client: Client, vendor_server: VendorServer | None, rows: Callable[[], list[LedgerRow]]
     ) -> None:
         """Ids, counts, cost and labels of a call are in its one row."""
-        script(server)
+        script(vendor_server)
         reply = client.generate(
             "x", session="s-1", tenant="acme", metadata={"team": "valves"}, **self.call_options
         )

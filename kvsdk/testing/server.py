@@ -27,7 +27,7 @@ class VendorServer(Protocol):
         ...
 
     def tool_call(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """A call of a tool."""
+        """A call of a tool, after reasoning where the vendor has any that must come back unchanged."""
         ...
 
     def without_usage(self, text: str) -> None:

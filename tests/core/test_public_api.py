@@ -11,7 +11,7 @@ import kvsdk
 import pytest
 from kvsdk import AsyncClient, AsyncSession, AsyncStream, Client, Session, Stream
 
-HEAVY = ("anthropic", "openai", "torch", "numpy", "vllm", "sqlalchemy", "pydantic", "genai_prices")
+HEAVY = ("anthropic", "openai", "torch", "numpy", "vllm", "sqlalchemy", "pydantic", "genai_prices", "pytest")
 
 
 def test_all_names_exactly_what_is_public() -> None:

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
+from kvsdk.testing import assert_extends
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
@@ -59,6 +60,7 @@ class Loopback:
         self._lock = threading.Lock()
         self.released = threading.Event()
         self.bodies: list[dict[str, Any]] = []
+        self.prefix_moves = ""
         self.requests: list[Request] = []
         self.url = server.url_for(self._prefix)
         server.expect_request(re.compile(f"{self._prefix}/.*")).respond_with_handler(self._handle)
@@ -74,6 +76,18 @@ class Loopback:
         """The one request that was sent."""
         (request,) = self.requests
         return request
+
+    def check_prefixes(self) -> None:
+        """Each request of a conversation must begin with all of the one before it.
+
+        A request belongs to a conversation when it has a model's turn. A test whose prefix moves, or that
+        sends unrelated conversations, gives its reason in `prefix_moves`.
+        """
+        if self.prefix_moves:
+            return
+        for before, body in pairwise(self.bodies):
+            if _has_an_answer(body):
+                assert_extends(before, body)
 
     def script(self, *answers: Any) -> None:
         """Add answers: `Scripted`, or a JSON body."""
@@ -92,6 +106,16 @@ class Loopback:
             self.released.wait(10)
         payload = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         return Response(payload, answer.status, dict(answer.headers), content_type=answer.content_type)
+
+
+def _has_an_answer(body: Mapping[str, Any]) -> bool:
+    turns = body.get("messages") or body.get("input") or ()
+    kinds = ("function_call", "reasoning")
+    return any(
+        turn.get("role") == "assistant" or turn.get("type") in kinds
+        for turn in turns
+        if isinstance(turn, Mapping)
+    )
 
 
 _NOTHING = Scripted({"error": {"message": "nothing scripted"}}, status=400)

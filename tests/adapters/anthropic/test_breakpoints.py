@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 from anthropic_wire import message, text
 from kvsdk import Breakpoint, Client, InvalidBreakpoints, Message, Text, Tool, ToolCall
-from loopback import Loopback, paths_of
+from kvsdk.testing import breakpoints
+from loopback import Loopback
 
 LOOK = Tool("look", "Looks.", {"type": "object"})
 
 
 def marks(body: dict) -> list[str]:
-    return paths_of(body, "cache_control")
+    return list(breakpoints(body))
 
 
 def test_a_breakpoint_becomes_cache_control_at_its_piece(client: Client, loopback: Loopback) -> None:

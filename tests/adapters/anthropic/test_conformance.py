@@ -60,13 +60,13 @@ class TestMessages(BackendConformance):
     """Anthropic's Messages API."""
 
     @pytest.fixture
-    def address(self) -> str:
+    def backend_address(self) -> str:
         return f"anthropic:{wire.MODEL}"
 
     @pytest.fixture
-    def options(self, loopback: Loopback) -> dict[str, Any]:
+    def backend_options(self, loopback: Loopback) -> dict[str, Any]:
         return {"base_url": loopback.url, "api_key": API_KEY}
 
     @pytest.fixture
-    def server(self, loopback: Loopback) -> MessagesServer:
+    def vendor_server(self, loopback: Loopback) -> MessagesServer:
         return MessagesServer(loopback)

@@ -15,15 +15,15 @@ class TestServer(BackendConformance):
     """What a `vllm serve` is sent and says, without one."""
 
     @pytest.fixture
-    def address(self, loopback: Loopback) -> str:
+    def backend_address(self, loopback: Loopback) -> str:
         return f"vllm+{loopback.url}#smol"
 
     @pytest.fixture
-    def options(self) -> dict[str, Any]:
+    def backend_options(self) -> dict[str, Any]:
         return {"api_key": API_KEY}
 
     @pytest.fixture
-    def server(self, loopback: Loopback) -> ChatServer:
+    def vendor_server(self, loopback: Loopback) -> ChatServer:
         return ChatServer(loopback)
 
 
@@ -35,10 +35,10 @@ class TestEngine(BackendConformance):
     call_options: ClassVar[dict[str, Any]] = {"max_tokens": 8, "temperature": 0}
 
     @pytest.fixture
-    def address(self, address: str) -> str:
+    def backend_address(self, address: str) -> str:
         return address
 
     @pytest.fixture
-    def options(self, engine_options: dict[str, Any], local: kvsdk.Client) -> dict[str, Any]:
+    def backend_options(self, engine_options: dict[str, Any], local: kvsdk.Client) -> dict[str, Any]:
         """Those of the engine that all tests share, and that `local` keeps alive."""
         return engine_options
