@@ -157,6 +157,8 @@ def backend(spec: BackendSpec) -> OpenAIBackend:
     name = options.pop("profile", None)
     server = profile(name) if name else profile_of(base_url) or profile("compatible")
     family = options.pop("model", None)
+    if family is not None and server.name != "azure":
+        raise ConfigurationError("model= names the model of an Azure deployment", backend="openai")
     return OpenAIBackend(model, **options, server=server, base_url=base_url, family=family)
 
 

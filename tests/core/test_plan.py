@@ -307,3 +307,14 @@ def test_pieces_that_do_not_change_are_the_same_objects() -> None:
     planned = plan(request(Message.user(moved, "b"), system=(kept,)), VENDOR).request
     assert planned.system[0] is kept
     assert planned.messages[0].parts[0] is not moved
+
+
+def test_a_ttl_that_is_sent_for_the_whole_request_stays_in_it() -> None:
+    """Advisory as the others, with what is sent as its reason; marks that ask for less are taken out."""
+    advisory = capabilities(breakpoints="advisory", advice={"1h": "a retention is sent"})
+    planned = plan(request(Message.user("a", cache="1h"), Message.user("b", cache="5m")), advisory)
+    assert sent(planned.request) == {"messages[0].parts[0]": "1h"}
+    assert [(entry.status, entry.granted_ttl, entry.reason) for entry in planned.breakpoints] == [
+        ("advisory", None, "the backend caches on its own; but a retention is sent"),
+        ("advisory", None, "the backend caches on its own; no mark is sent"),
+    ]

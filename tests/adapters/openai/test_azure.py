@@ -147,3 +147,12 @@ def test_what_is_missing_is_named() -> None:
         Client("azure:valves")
     with pytest.raises(kvsdk.MissingCredentials, match="AZURE_OPENAI_API_KEY"):
         Client("azure:valves", base_url="https://unit.openai.azure.com/openai/v1/")
+
+
+def test_a_compatible_address_may_be_azures() -> None:
+    """Found by its host, with the same option; elsewhere the address names the model itself."""
+    address = "openai+https://unit.openai.azure.com/openai/v1#valves"
+    assert kvsdk.backend(address).capabilities.breakpoints == "advisory"
+    assert kvsdk.backend(address, model=MODEL).capabilities.breakpoints == "honoured"
+    with pytest.raises(kvsdk.ConfigurationError, match="Azure"):
+        kvsdk.backend("openai+https://api.deepseek.com#deepseek-chat", model=MODEL)

@@ -57,3 +57,35 @@ class TestCompatible(BackendConformance):
     @pytest.fixture
     def vendor_server(self, loopback: Loopback) -> ChatServer:
         return ChatServer(loopback)
+
+
+class TestAzure(BackendConformance):
+    """A deployment that names its model."""
+
+    @pytest.fixture
+    def backend_address(self) -> str:
+        return "azure:valves"
+
+    @pytest.fixture
+    def backend_options(self, loopback: Loopback) -> dict[str, Any]:
+        return {"base_url": f"{loopback.url}/openai/v1/", "api_key": API_KEY, "model": wire.MODEL}
+
+    @pytest.fixture
+    def vendor_server(self, loopback: Loopback) -> ResponsesServer:
+        return ResponsesServer(loopback)
+
+
+class TestOpenRouter(TestCompatible):
+    """A gateway that takes Anthropic's marks in Chat's parts."""
+
+    @pytest.fixture
+    def backend_options(self) -> dict[str, Any]:
+        return {"api_key": API_KEY, "profile": "openrouter"}
+
+
+class TestDeepSeek(TestCompatible):
+    """A vendor whose reasoning has to come back."""
+
+    @pytest.fixture
+    def backend_options(self) -> dict[str, Any]:
+        return {"api_key": API_KEY, "profile": "deepseek"}
