@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import get_args
 
 from kvsdk.client import AsyncClient, Client
 from kvsdk.cost import LedgerRow
-from kvsdk.prompt import Message
+from kvsdk.prompt import Message, Part
 from kvsdk.reply import End, Event, PartEnd, Reply, StopReason, TextDelta
 from kvsdk.testing.fixtures import Fixtures, script
 from kvsdk.testing.server import VendorServer
@@ -107,7 +108,7 @@ class ReplyTests(Fixtures):
         with client.stream("Which valve?", **self.call_options) as stream:
             events = list(stream)
         assert isinstance(events[0], TextDelta)
-        assert tuple(event.part for event in events if isinstance(event, PartEnd)) == stream.reply.parts
+        assert _ended(events) == stream.reply.parts
         assert events[-1] == End(stream.reply)
         latency = stream.reply.latency
         assert latency.ttft_s is not None
@@ -133,6 +134,8 @@ class ReplyTests(Fixtures):
         assert whole.parts == streamed.parts == expected.parts
         assert whole.stop_reason == streamed.stop_reason == expected.stop_reason
         assert _text(events) == expected.text
+        assert _ended(events) == streamed.parts
+        assert events[-1] == End(streamed)
         if vendor_server is not None:
             assert whole.usage == streamed.usage == expected.usage
             assert whole.cost == streamed.cost == expected.cost
@@ -158,6 +161,11 @@ class ReplyTests(Fixtures):
         assert (row.session, row.tenant, row.metadata) == ("s-1", "acme", {"team": "valves"})
         assert row.usage == reply.usage
         assert row.cost == reply.cost
+        assert timedelta(0) <= datetime.now(UTC) - row.at < timedelta(minutes=5)
+
+
+def _ended(events: list[Event]) -> tuple[Part, ...]:
+    return tuple(event.part for event in events if isinstance(event, PartEnd))
 
 
 def _text(events: list[Event]) -> str:

@@ -119,17 +119,3 @@ def _has_an_answer(body: Mapping[str, Any]) -> bool:
 
 
 _NOTHING = Scripted({"error": {"message": "nothing scripted"}}, status=400)
-
-
-def paths_of(body: Any, key: str, at: str = "") -> list[str]:
-    """Where a key stands in a body, such as `system[0]`, in the order of the body."""
-    found: list[str] = []
-    if isinstance(body, Mapping):
-        if key in body:
-            found.append(at)
-        for name, value in body.items():
-            found += paths_of(value, key, f"{at}.{name}" if at else str(name))
-    elif isinstance(body, list):
-        for index, value in enumerate(body):
-            found += paths_of(value, key, f"{at}[{index}]")
-    return found

@@ -10,7 +10,7 @@ from typing import Any
 import kvsdk
 import pytest
 from anthropic_wire import message, stream
-from kvsdk import AsyncClient, End, PartEnd, Text, TextDelta
+from kvsdk import AsyncClient
 from kvsdk.cost import Ledger
 from loopback import Loopback, Scripted, sse
 
@@ -34,20 +34,6 @@ async def test_generate(client: AsyncClient, loopback: Loopback, rows: Any) -> N
     (row,) = rows()
     assert row.operation_id == reply.operation_id
     assert row.cost == reply.cost
-
-
-async def test_stream(client: AsyncClient, loopback: Loopback) -> None:
-    """The events are those of the sync client."""
-    loopback.script(sse(stream("Valve", " A."), **{"request-id": "req_7"}))
-    async with client.stream("x") as answer:
-        events = [event async for event in answer]
-    assert events == [
-        TextDelta("Valve"),
-        TextDelta(" A."),
-        PartEnd(Text("Valve A.")),
-        End(answer.reply),
-    ]
-    assert answer.reply.request_id == "req_7"
 
 
 async def test_text_stream(client: AsyncClient, loopback: Loopback) -> None:

@@ -77,13 +77,6 @@ def test_extra_is_per_scheme(client: Client, loopback: Loopback) -> None:
     assert "seed" not in loopback.body
 
 
-def test_metadata_is_never_sent(client: Client, loopback: Loopback) -> None:
-    """Labels for the ledger stay here."""
-    loopback.script(message())
-    client.generate("x", metadata={"team": "blue-label"})
-    assert "blue-label" not in str(loopback.body)
-
-
 def test_the_reply_has_the_vendors_ids(client: Client, loopback: Loopback) -> None:
     """`id` is the response's, `request_id` the header's, and `operation_id` is ours."""
     loopback.script(Scripted(message(), headers={"request-id": "req_7"}))

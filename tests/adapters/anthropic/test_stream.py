@@ -41,27 +41,6 @@ def test_text_stream_gives_text_alone(client: Client, loopback: Loopback) -> Non
         assert answer.reply.text == "Valve A."
 
 
-def test_a_stream_costs_what_the_whole_answer_costs(client: Client, loopback: Loopback) -> None:
-    """Usage and cost of a stream are those of the same answer in one piece."""
-    loopback.script(sse(stream("Valve A.")))
-    with client.stream("x") as answer:
-        list(answer)
-    usage = answer.reply.usage
-    assert (usage.input_tokens, usage.output_tokens) == (7 + 12000 + 1500, 200)
-    assert usage.cache_write_by_ttl == {"5m": 500, "1h": 1000}
-    assert answer.reply.cost.estimated is False
-
-
-def test_the_time_to_the_first_token_is_measured(client: Client, loopback: Loopback) -> None:
-    """A stream knows when its first token came."""
-    loopback.script(sse(stream("Valve A.")))
-    with client.stream("x") as answer:
-        list(answer)
-    latency = answer.reply.latency
-    assert latency.ttft_s is not None
-    assert 0 < latency.ttft_s <= latency.total_s
-
-
 def test_thinking_and_tool_calls_stream(client: Client, loopback: Loopback) -> None:
     """Thinking keeps its signature, and a call's arguments come as text and are decoded at the end."""
     thinking = block(

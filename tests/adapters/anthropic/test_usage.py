@@ -47,15 +47,6 @@ def test_a_cache_meter_that_is_missing_is_unknown(
     assert reply.cost.estimated is True
 
 
-def test_a_body_without_counts_has_no_cost(client: Client, loopback: Loopback) -> None:
-    """Nothing reported, nothing made up."""
-    loopback.script(message(usage={}))
-    reply = client.generate("x")
-    assert reply.usage.input_tokens is None
-    assert reply.cost.total is None
-    assert "not reported" in str(reply.cost.reason)
-
-
 def test_an_absent_split_is_five_minutes_unless_an_hour_was_asked(client: Client, loopback: Loopback) -> None:
     """Without the split a request that carried a 1h mark has a cost interval; one without has a cost."""
     from kvsdk import Message

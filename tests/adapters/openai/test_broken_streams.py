@@ -33,21 +33,6 @@ def check_partial(row: LedgerRow, state: str) -> None:
 
 
 @BOTH
-def test_a_clean_end_of_file_before_the_last_event_is_a_cut(
-    connect: Callable[..., Client], loopback: Loopback, rows: Rows, api: str
-) -> None:
-    """The SDK takes such a stream for a whole one; here it raises, with what had arrived."""
-    loopback.script(sse(BEGUN[api], **{"x-request-id": "req_7"}))
-    with connect(api=api).stream("x" * 400) as answer, pytest.raises(StreamTruncated) as caught:
-        list(answer)
-    assert caught.value.request_id == "req_7"
-    assert caught.value.reply is not None
-    assert caught.value.reply.text == PIECE * 40
-    (row,) = rows()
-    check_partial(row, "partial")
-
-
-@BOTH
 def test_a_connection_reset_in_a_chunk_is_a_cut(
     connect: Callable[..., Client], raw_server: RawServer, rows: Rows, api: str
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import kvsdk
 import pytest
-from kvsdk import End, Message, PartEnd, Text, TextDelta
+from kvsdk import Text
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -36,32 +36,12 @@ def test_a_repeated_prefix_is_read_in_whole_blocks(local: kvsdk.Client) -> None:
         assert sum(part for part in parts if part is not None) == usage.input_tokens
 
 
-def test_a_breakpoint_never_enters_the_prompt(local: kvsdk.Client) -> None:
-    """A prompt has the same tokens with and without breakpoints."""
-    marked = local.count_tokens(Message.user("Hello", cache="1h"), system=[Text(LORE, cache=True)])
-    plain = local.count_tokens("Hello", system=LORE)
-    assert marked == plain
-    assert not marked.is_estimated
-
-
 def test_tenants_never_share_blocks(local: kvsdk.Client) -> None:
     """Another tenant's equal prompt reads nothing; the same tenant's reads it."""
     text = f"Tenants. {LORE}"
     for tenant, expected in (("north", False), ("south", False), ("north", True)):
         reply = local.generate("Who?", system=text, tenant=tenant, **SETTINGS)
         assert bool(reply.usage.cache_read_tokens) is expected
-
-
-def test_same_prompt_same_answer_streamed_or_not(local: kvsdk.Client) -> None:
-    """A stream's texts join to the whole answer, and its events end with parts and a reply."""
-    whole = local.generate("Name a river.", **SETTINGS)
-    with local.stream("Name a river.", **SETTINGS) as stream:
-        events = list(stream)
-    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == whole.text
-    assert [type(event) for event in events[-2:]] == [PartEnd, End]
-    assert stream.reply.text == whole.text
-    assert stream.reply.latency.ttft_s is not None
-    assert stream.reply.latency.ttft_s <= stream.reply.latency.total_s
 
 
 def test_ids_are_ours(local: kvsdk.Client) -> None:
