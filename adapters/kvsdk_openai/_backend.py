@@ -73,7 +73,8 @@ class OpenAIBackend:
         return capabilities(self._target.family, self.api, self._server)
 
     def check(self) -> None:
-        require_package("openai", extra="openai")
+        require_package("openai", extra="azure" if self.scheme == "azure" else "openai")
+        self._check_address()
         if self._server.name in ("openai", "azure") and not (self._api_key or self._key_from_environment()):
             raise MissingCredentials(
                 f"no API key: pass api_key=... or set {self._server.key_env}",
@@ -124,7 +125,18 @@ class OpenAIBackend:
             return None
         return self._base_url.removesuffix("/v1") + self._server.tokenize
 
+    def _check_address(self) -> None:
+        """Azure has no address of its own: without one, its key would go to OpenAI."""
+        if self._server.name == "azure" and self._base_url is None:
+            raise ConfigurationError(
+                "azure needs the resource's address: pass "
+                "base_url='https://RESOURCE.openai.azure.com/openai/v1/' or set AZURE_OPENAI_ENDPOINT",
+                backend=self.scheme,
+                model=self.model,
+            )
+
     def _client_arguments(self) -> dict[str, Any]:
+        self._check_address()
         key = self._api_key
         if key is None and self._server.name != "openai":
             # The SDK wants one, and OpenAI's from the environment does not belong to this server.
@@ -183,12 +195,6 @@ def _azure(spec: BackendSpec) -> OpenAIBackend:
     endpoint = os.environ.get("AZURE_OPENAI_ENDPOINT")
     if url is None and endpoint:
         url = endpoint.rstrip("/").removesuffix("/openai/v1") + "/openai/v1/"
-    if url is None:
-        raise ConfigurationError(
-            "azure needs the resource's address: pass "
-            "base_url='https://RESOURCE.openai.azure.com/openai/v1/' or set AZURE_OPENAI_ENDPOINT",
-            backend="azure",
-        )
     family = options.pop("model", None)
     server = profile("azure")
     return OpenAIBackend(spec.target, **options, server=server, scheme="azure", base_url=url, family=family)

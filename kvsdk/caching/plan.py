@@ -119,8 +119,8 @@ def _advise(marks: Sequence[_Mark], capabilities: Capabilities) -> None:
     for mark in marks:
         if capabilities.breakpoints == "advisory":
             advice = capabilities.advice.get(mark.asked.ttl or "")
-            sent = f"but {advice}" if advice else "no mark is sent"
-            mark.become("advisory", f"the backend caches on its own; {sent}")
+            sent = f", but {advice}" if advice else "; no mark is sent"
+            mark.become("advisory", f"the backend caches on its own{sent}")
         else:
             mark.become("dropped", "the backend has no prompt cache")
 

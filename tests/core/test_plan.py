@@ -315,6 +315,6 @@ def test_a_ttl_that_is_sent_for_the_whole_request_stays_in_it() -> None:
     planned = plan(request(Message.user("a", cache="1h"), Message.user("b", cache="5m")), advisory)
     assert sent(planned.request) == {"messages[0].parts[0]": "1h"}
     assert [(entry.status, entry.granted_ttl, entry.reason) for entry in planned.breakpoints] == [
-        ("advisory", None, "the backend caches on its own; but a retention is sent"),
+        ("advisory", None, "the backend caches on its own, but a retention is sent"),
         ("advisory", None, "the backend caches on its own; no mark is sent"),
     ]

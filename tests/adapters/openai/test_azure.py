@@ -145,6 +145,8 @@ def test_what_is_missing_is_named() -> None:
     """First the address, then the key."""
     with pytest.raises(kvsdk.ConfigurationError, match="AZURE_OPENAI_ENDPOINT"):
         Client("azure:valves")
+    with pytest.raises(kvsdk.ConfigurationError, match="AZURE_OPENAI_ENDPOINT"):
+        kvsdk.backend("azure:valves", api_key="k").open()
     with pytest.raises(kvsdk.MissingCredentials, match="AZURE_OPENAI_API_KEY"):
         Client("azure:valves", base_url="https://unit.openai.azure.com/openai/v1/")
 
