@@ -163,6 +163,18 @@ def test_the_order_in_which_marks_are_listed_is_irrelevant(
         assert looks[0] == looks[1]
 
 
+@pytest.mark.parametrize("change", [{"role": "assistant"}, {"kind": "image"}, {"digest": "other"}])
+@pytest.mark.parametrize("address", TTL)
+def test_another_role_kind_or_content_is_another_prefix(address: str, change: dict[str, Any]) -> None:
+    """Numbers of messages and counts of tokens are not compared."""
+    cache = model(address)
+    blocks = with_ttls([BASE[1], user("q", 2000), user("end", 10, "5m", message=2)], address)
+    cache.observe(0, blocks)
+    moved = [replace(block, message=block.message + 7) for block in blocks]
+    assert cache.predict(1, moved).read_tokens == 2910
+    assert cache.predict(1, [blocks[0], replace(blocks[1], **change), blocks[2]]).read_tokens == 0
+
+
 # ---------------------------------------------------------------------- values and errors
 
 

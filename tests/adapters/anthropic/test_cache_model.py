@@ -55,6 +55,7 @@ VECTORS = {
 
 REFUSED = {
     "A15: tools 5m, then system 1h": ([tool("T", 2000, "5m"), system("S", 3000, "1h")], {}),
+    "1h, 5m, 1h": ([tool("T", 2000, "1h"), system("S", 3000, "5m"), user("q", 30, "1h")], {}),
     "A16: five marks": ([tool("T", 2000, "5m"), *(system(str(at), 900, "5m") for at in range(4))], {}),
     "a mark on thinking": ([S, assistant("t", 10, "5m", kind="thinking")], {}),
     "a mark on redacted thinking": ([S, assistant("t", 10, "5m", kind="redacted_thinking")], {}),
@@ -172,6 +173,13 @@ def test_an_entry_ends_at_its_ttl() -> None:
         cache = model()
         cache.observe(0, [S])
         assert cache.observe(after, [S]).read_tokens == read
+
+
+def test_an_entry_in_use_lives_on() -> None:
+    """Each read starts its 5 minutes anew, however long ago it was written."""
+    cache = model()
+    cache.observe(0, [S])
+    assert [cache.observe(use * 299, [S]).read_tokens for use in range(1, 12)] == [3000] * 11
 
 
 def test_a_read_keeps_the_chain_alive_or_only_the_hit() -> None:

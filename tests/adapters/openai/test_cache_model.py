@@ -108,6 +108,14 @@ def test_only_the_last_result_of_a_group_is_an_ending() -> None:
         assert found == read
 
 
+def test_neighbouring_user_messages_end_each() -> None:
+    """Blocks of one message do not."""
+    for message, read in ((1, 0), (2, 3000)):
+        cache = model()
+        cache.observe(0, [user("one", 3000)])
+        assert cache.observe(1, [user("one", 3000), user("two", 100, message=message)]).read_tokens == read
+
+
 def test_an_answer_at_the_end_is_no_ending() -> None:
     """The latest eligible ending is the user's; what follows is fresh."""
     assert model().observe(0, [*GROWING, assistant("a", 100)]) == Predicted(0, 12_000, {"30m": 12_000}, 100)
@@ -198,7 +206,9 @@ def test_which_marks_are_looked_at(lookup: str, count: int, stored: int, read: i
 def test_the_minimum_is_1024() -> None:
     """A shorter boundary is neither written nor read."""
     assert model().observe(0, [user("q", 1023)]) == Predicted(0, 0, {}, 1023)
-    assert model().observe(0, [user("q", 1024)]) == Predicted(0, 1024, {"30m": 1024}, 0)
+    cache = model()
+    assert cache.observe(0, [user("q", 1024)]) == Predicted(0, 1024, {"30m": 1024}, 0)
+    assert cache.observe(1, [user("q", 1024)]) == Predicted(1024, 0, {}, 0)
 
 
 def test_ttls_of_marks_and_of_the_request() -> None:
@@ -207,6 +217,8 @@ def test_ttls_of_marks_and_of_the_request() -> None:
     assert model().observe(0, mixed).write_by_ttl == {"12h": 5000, "30m": 500}
     assert model().observe(0, mixed, ttl="12h").write_by_ttl == {"12h": 5500}
     assert model().observe(0, GROWING, ttl="12h").write_by_ttl == {"12h": 12_000}
+    after = [assistant(f"a{n}", 100, "30m", message=3 + n) for n in range(3)]
+    assert model().observe(0, [user("q", 2000, "12h"), *after]).write_by_ttl == {"12h": 2000, "30m": 300}
 
 
 def test_lives_and_refreshes() -> None:
