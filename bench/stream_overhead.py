@@ -13,16 +13,18 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import httpx2
-from anthropic import Anthropic
+from anthropic import Anthropic, AsyncAnthropic
 from contest import Contender, load_litellm, loopback, run, sizes, table
 from kvsdk import AsyncClient, Client
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 from workload import ANTHROPIC_MODEL, OPENAI_MODEL
 
 QUESTION = "Which valve comes first?"
+SDKS = {"anthropic": "anthropic", "responses": "openai", "chat": "openai chat"}
 PATHS = {"anthropic": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
 
 
@@ -30,35 +32,44 @@ def contenders(url: str, stack: ExitStack) -> list[Contender]:
     """All of them. The vendors' SDKs and plain HTTP send the very body that kvsdk sent."""
     http = stack.enter_context(httpx2.Client())
     loop = stack.enter_context(asyncio.Runner())
-    sdks = typed_streams(url)
     found = []
     for group, path in PATHS.items():
         ours, ours_async = of_kvsdk(group, url, stack, loop)
         ours()
         body = http.get(f"{url}/last").json()
+        theirs, theirs_async = of_sdk(group, url, body, stack, loop)
         found += [
-            Contender(group, f"{SDK_NAMES[group]} SDK", lambda sdk=sdks[group], body=body: read(sdk(**body))),
+            Contender(group, f"{SDKS[group]} SDK", theirs),
             Contender(group, "kvsdk", ours),
-            Contender(group, "kvsdk, async", ours_async),
-            Contender(
-                group, "httpx2 alone", lambda path=path, body=body: read_lines(http, f"{url}{path}", body)
-            ),
+            Contender(group, "httpx2 alone", partial(read_lines, http, f"{url}{path}", body)),
             *of_litellm(group, url),
+            Contender(f"{group}, async", f"{SDKS[group]} SDK, async", theirs_async),
+            Contender(f"{group}, async", "kvsdk", ours_async),
         ]
     return found
 
 
-SDK_NAMES = {"anthropic": "anthropic", "responses": "openai", "chat": "openai chat"}
+def of_sdk(
+    group: str, url: str, body: dict[str, Any], stack: ExitStack, loop: asyncio.Runner
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Reading the typed events that the vendor's SDK gives, and the same awaited."""
+    settings = {"base_url": url if group == "anthropic" else f"{url}/v1", "api_key": "test"}
+    if group == "anthropic":
+        client, aclient = Anthropic(**settings), AsyncAnthropic(**settings)
+        create, acreate = client.messages.create, aclient.messages.create
+    else:
+        client, aclient = OpenAI(**settings), AsyncOpenAI(**settings)
+        create, acreate = client.responses.create, aclient.responses.create
+        if group == "chat":
+            create, acreate = client.chat.completions.create, aclient.chat.completions.create
+    stack.callback(client.close)
+    stack.callback(lambda: loop.run(aclient.close()))
 
+    async def whole() -> None:
+        async for _ in await acreate(**body):
+            pass
 
-def typed_streams(url: str) -> dict[str, Callable[..., Any]]:
-    """The calls of the vendors' SDKs that give a stream of typed events."""
-    openai = OpenAI(base_url=f"{url}/v1", api_key="test")
-    return {
-        "anthropic": Anthropic(base_url=url, api_key="test").messages.create,
-        "responses": openai.responses.create,
-        "chat": openai.chat.completions.create,
-    }
+    return lambda: read(create(**body)), lambda: loop.run(whole())
 
 
 def of_kvsdk(
