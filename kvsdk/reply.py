@@ -23,6 +23,7 @@ MissKind = Literal[
     "first_request",
     "evicted_or_unknown",
 ]
+FindingKind = Literal["volatile", "below_minimum", "no_breakpoint", "never_read", "tool_order"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,43 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in a prompt that keeps it from being cached, or that costs more than it saves.
+
+    Attributes:
+        where: The place in the prompt, such as `system[0]`.
+        kind: `volatile`, `below_minimum`, `no_breakpoint`, `never_read`, or, in a log, `tool_order`.
+        detail: What it is, and what to do.
+    """
+
+    where: str
+    kind: FindingKind
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What a model says of one request; the three counts sum to the prompt's tokens.
+
+    Attributes:
+        read_tokens: Read from the cache.
+        write_tokens: Written to it.
+        write_by_ttl: `write_tokens` by TTL, only those that are not 0; empty where a write has no TTL.
+        fresh_tokens: The rest.
+    """
+
+    read_tokens: int
+    write_tokens: int
+    write_by_ttl: Mapping[str, int]
+    fresh_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """All of the prompt."""
+        return self.read_tokens + self.write_tokens + self.fresh_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class CacheReport:
     """What became of the cache in one request.
 
@@ -102,12 +140,15 @@ class CacheReport:
         hit_rate: Share of the input read from a cache, 0 to 1; None where the backend does not say.
         notes: What else the caller should know, such as a setting that was left out.
         miss: Why the prefix was not (wholly) read; None when it was, or when nothing was to be cached.
+        predicted: What the backend's documented rules give for this request after those that this client sent
+            before; stands beside what `usage` reports. None where there are no rules to go by.
     """
 
     breakpoints: tuple[BreakpointReport, ...] = ()
     hit_rate: float | None = None
     notes: tuple[str, ...] = ()
     miss: Miss | None = None
+    predicted: Predicted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +284,10 @@ class Explanation:
         input_tokens: Tokens of the prompt.
         min_tokens: The shortest prefix that is cached, None where unknown or without limit.
         notes: What else the caller should know.
+        lint: What keeps the prompt from being cached, or costs more than it saves.
+        predicted: What would be read, written and processed, by the backend's documented rules and what this
+            client has sent before; None where there are no rules to go by.
+        predicted_cost: What that input would cost, without an answer.
     """
 
     backend: str
@@ -251,3 +296,6 @@ class Explanation:
     input_tokens: TokenCount
     min_tokens: int | None
     notes: tuple[str, ...] = ()
+    lint: tuple[Finding, ...] = ()
+    predicted: Predicted | None = None
+    predicted_cost: Cost | None = None

@@ -1,19 +1,28 @@
 """Where breakpoints go, what a prompt's prefix is, and why a cache missed. Pure."""
 
-from kvsdk.caching.miss import Seen, cached_blocks, explain_miss, with_diagnosis
+from kvsdk.caching.change import Change, first_change
+from kvsdk.caching.lint import lint
+from kvsdk.caching.miss import Seen, cached_blocks, expect_miss, explain_miss, with_diagnosis
 from kvsdk.caching.plan import Plan, plan
 from kvsdk.caching.prefix import Prefix, PrefixBlock, digest
 from kvsdk.caching.tokens import TokenScale
+from kvsdk.caching.traits import Trait, traits
 
 __all__ = [
+    "Change",
     "Plan",
     "Prefix",
     "PrefixBlock",
     "Seen",
     "TokenScale",
+    "Trait",
     "cached_blocks",
     "digest",
+    "expect_miss",
     "explain_miss",
+    "first_change",
+    "lint",
     "plan",
+    "traits",
     "with_diagnosis",
 ]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvsdk.backend import Capabilities
+from kvsdk.caching.change import first_change
 from kvsdk.caching.plan import Plan
 from kvsdk.caching.prefix import Prefix
+from kvsdk.caching.settings import changed_settings
 from kvsdk.caching.tokens import TokenScale
-from kvsdk.reply import Miss, MissKind
+from kvsdk.caching.traits import Trait
+from kvsdk.reply import Miss
 from kvsdk.usage import Usage
 
 
@@ -20,17 +23,24 @@ class Seen:
         model: Backend and model, such as `"anthropic:claude-sonnet-5-5"`.
         prefix: Its digests.
         cached_blocks: How many leading blocks it left in the cache.
-        at_s: When it was sent, in seconds since 1970.
+        at_s: When it was sent, in seconds since 1970; None where a log does not say.
         ttl_s: How long the cache keeps them, or None when it promises nothing.
         scale: Its bytes per token, as the backend counted.
+        traits: What tells how a piece changed; none outside of a session.
     """
 
     model: str
     prefix: Prefix
     cached_blocks: int
-    at_s: float
+    at_s: float | None
     ttl_s: int | None
     scale: TokenScale
+    traits: tuple[Trait, ...] = ()
+
+    @property
+    def cached_tokens(self) -> int:
+        """About how many tokens it left in the cache."""
+        return self.scale.tokens(self.prefix.ends_bytes[self.cached_blocks - 1]) if self.cached_blocks else 0
 
 
 def cached_blocks(plan: Plan, prefix: Prefix, capabilities: Capabilities) -> int:
@@ -57,6 +67,16 @@ def explain_miss(
         or (None if before is None else _moved(now, before, read))
         or (None if read else _not_there(now, before, has_session))
     )
+
+
+def expect_miss(now: Seen, before: Seen | None, capabilities: Capabilities) -> Miss | None:
+    """The reason why nothing will be read, or less than could be, without an answer that says so."""
+    if not now.cached_blocks:
+        return None
+    short = _below_minimum(now, Usage(), capabilities)
+    if short is not None or before is None:
+        return short or _not_there(now, None, has_session=True)
+    return _moved(now, before, None) or _expired(now, before)
 
 
 def with_diagnosis(miss: Miss | None, diagnosis: Miss | None) -> Miss | None:
@@ -88,36 +108,40 @@ def _below_minimum(now: Seen, usage: Usage, capabilities: Capabilities) -> Miss 
     return Miss("below_minimum", now.prefix.blocks[end].where, detail)
 
 
-def _moved(now: Seen, before: Seen, read: int) -> Miss | None:
+def _moved(now: Seen, before: Seen, read: int | None) -> Miss | None:
     """What changed between the two prompts, within what the first one left in the cache."""
     if now.model != before.model:
-        return (
-            None if read else Miss("model", None, f"was {before.model}, is {now.model}; caches are per model")
-        )
-    common = now.prefix.common_blocks(before.prefix)
-    if common < before.cached_blocks:
-        return _diverged(now.prefix, before.prefix, common, read)
-    changed = [
-        name for name, value in now.prefix.settings.items() if before.prefix.settings.get(name) != value
-    ]
-    if changed and not read:
-        name = changed[0]
-        old, new = before.prefix.settings.get(name) or "unset", now.prefix.settings[name] or "unset"
-        return Miss("settings", name, f"{name} was {old}, is {new}")
-    return None
+        how = f"the model was {before.model}, is {now.model}; caches are per model"
+        return None if read else Miss("model", None, how)
+    if now.prefix.common_blocks(before.prefix) < before.cached_blocks:
+        change = first_change(now.prefix, now.traits, before.prefix, before.traits)
+        assert change is not None
+        part = f"; {read} tokens before it were read" if read else ""
+        return Miss(change.section, change.where, f"{change.where}: {change.how}{part}")
+    return _switched(now, before, read)
 
 
-def _diverged(now: Prefix, before: Prefix, common: int, read: int) -> Miss:
-    if common < len(now.blocks):
-        block = now.blocks[common]
-        known = {other.digest for other in before.blocks}
-        change = "stood elsewhere in the session's last request" if block.digest in known else "changed"
-    else:
-        block = before.blocks[common]
-        change = "is no longer there"
-    kind: MissKind = block.section
-    part = f"; {read} tokens before it were read" if read else ""
-    return Miss(kind, block.where, f"{block.where} {change}: the prefix ends before it{part}")
+_SHORT = 0.7
+"""Reading less than this share of what should be there is a miss: counts before are estimates."""
+
+
+def _switched(now: Seen, before: Seen, read: int | None) -> Miss | None:
+    """A setting that enters the cache's key."""
+    changed = changed_settings(now.prefix.settings, before.prefix.settings, now.model.partition(":")[0])
+    could = now.scale.tokens(now.prefix.ends_bytes[before.cached_blocks - 1]) if before.cached_blocks else 0
+    if not changed or (read and read >= _SHORT * could):
+        return None
+    groups = {name.rpartition(".")[0] or name: (name, old, new) for name, old, new in reversed(changed)}
+    words = " and ".join(f"{name} was {old}, is {new}" for name, old, new in reversed(groups.values()))
+    part = f"; only {read} of about {could} tokens were read" if read else ""
+    return Miss("settings", changed[0][0], f"{words}{part}")
+
+
+def _expired(now: Seen, before: Seen) -> Miss | None:
+    age_s = _age_s(now, before)
+    if age_s is None or before.ttl_s is None or age_s < before.ttl_s:
+        return None
+    return Miss("ttl_expired", None, f"last used {_span(age_s)} ago; kept for {_span(before.ttl_s)}")
 
 
 def _not_there(now: Seen, before: Seen | None, has_session: bool) -> Miss:
@@ -126,8 +150,21 @@ def _not_there(now: Seen, before: Seen | None, has_session: bool) -> Miss:
             return Miss("first_request", None, "the session's first request writes what later ones read")
         detail = "nothing was read; without a session there is no earlier request to compare with"
         return Miss("evicted_or_unknown", None, detail)
-    age_s = now.at_s - before.at_s
-    if before.ttl_s is not None and age_s >= before.ttl_s:
-        return Miss("ttl_expired", None, f"last used {age_s:.0f} s ago; kept for {before.ttl_s} s")
-    detail = f"the prefix is unchanged since {age_s:.0f} s ago; the backend no longer has it"
-    return Miss("evicted_or_unknown", None, detail)
+    age_s = _age_s(now, before)
+    since = "" if age_s is None else f" since {_span(age_s)} ago"
+    detail = f"the prefix is unchanged{since}; the backend no longer has it"
+    return _expired(now, before) or Miss("evicted_or_unknown", None, detail)
+
+
+def _age_s(now: Seen, before: Seen) -> float | None:
+    return None if now.at_s is None or before.at_s is None else now.at_s - before.at_s
+
+
+def _span(seconds: float) -> str:
+    """A length of time as people say it, never rounded up."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)

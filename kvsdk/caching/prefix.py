@@ -9,6 +9,7 @@ from hashlib import sha256
 from itertools import accumulate, takewhile
 from typing import NamedTuple
 
+from kvsdk.caching.settings import key_settings
 from kvsdk.errors import InvalidRequest
 from kvsdk.prompt import File, Image, Part, Request, Section, Text, Thinking, Tool, ToolCall
 
@@ -17,17 +18,25 @@ _IMAGE_BYTES = 6000
 
 
 class PrefixBlock(NamedTuple):
-    """One piece of a prompt: where it stands, its digest (16 bytes) and its size in bytes of UTF-8."""
+    """One piece of a prompt: where it stands, its digest as sent (16 bytes) and its size in bytes of UTF-8.
+
+    `place` and `kind` are those of `kvsdk.prompt.Block`.
+    """
 
     section: Section
     where: str
     digest: bytes
     size_bytes: int
+    place: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A prompt as the ordered digests of its pieces, and the settings that enter a cache's key."""
+    """A prompt as the ordered digests of its pieces, and the settings that enter a cache's key.
+
+    Key order counts in a digest, because it counts to a vendor; `kvsdk.caching.traits` tells the two apart.
+    """
 
     blocks: tuple[PrefixBlock, ...]
     settings: Mapping[str, str]
@@ -54,15 +63,16 @@ def digest(request: Request) -> Prefix:
     for block in request.blocks():
         head = f"{block.place}:{block.kind}:"
         try:
-            whole = f"{head}{_content(block.part)}".encode()
+            whole = f"{head}{content_of(block.part)}".encode()
         except UnicodeEncodeError:
             raise InvalidRequest(
                 f"{block.where} holds half of a surrogate pair, which is no text", field=block.where
             ) from None
         size_bytes = _size_bytes(block.part, len(whole) - len(head))  # the head is ASCII
-        blocks.append(PrefixBlock(block.section, block.where, sha256(whole).digest()[:16], size_bytes))
+        piece = sha256(whole).digest()[:16]
+        blocks.append(PrefixBlock(block.section, block.where, piece, size_bytes, block.place, block.kind))
     ends = tuple(accumulate(block.size_bytes for block in blocks))
-    return Prefix(tuple(blocks), {"tool_choice": request.tool_choice or ""}, ends)
+    return Prefix(tuple(blocks), key_settings(request), ends)
 
 
 def _size_bytes(part: Part | Tool, content_bytes: int) -> int:
@@ -74,7 +84,7 @@ def _size_bytes(part: Part | Tool, content_bytes: int) -> int:
     return content_bytes
 
 
-def _content(part: Part | Tool) -> str:
+def content_of(part: Part | Tool) -> str:
     """The text that a vendor sees of a piece, key order as sent."""
     if isinstance(part, Text):
         return part.text
@@ -86,5 +96,5 @@ def _content(part: Part | Tool) -> str:
         return json.dumps(dict(part.data), ensure_ascii=False)
     if isinstance(part, Image | File):
         return f"{part.media_type}\n{part.url or part.data or getattr(part, 'file_id', '')}"
-    content = "\n".join(_content(piece) for piece in part.pieces)
+    content = "\n".join(content_of(piece) for piece in part.pieces)
     return f"{part.call_id}\n{part.is_error}\n{content}"

@@ -9,12 +9,22 @@ from typing import Any
 
 from kvsdk._ids import new_id
 from kvsdk.backend import Backend, Outcome
-from kvsdk.caching import Seen, TokenScale, cached_blocks, digest, explain_miss, plan, with_diagnosis
+from kvsdk.caching import (
+    Seen,
+    TokenScale,
+    cached_blocks,
+    digest,
+    explain_miss,
+    lint,
+    plan,
+    traits,
+    with_diagnosis,
+)
 from kvsdk.client.options import CheckedCall
 from kvsdk.cost import LedgerRow
 from kvsdk.cost.row import RowState
 from kvsdk.errors import KvsdkError
-from kvsdk.reply import BreakpointReport, CacheReport, Cost, Latency, Reply, TokenCount
+from kvsdk.reply import BreakpointReport, CacheReport, Cost, Finding, Latency, Reply, TokenCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +78,16 @@ class Account:
 
     def estimate(self) -> TokenCount:
         """Tokens of the prompt before any were reported, scaled by what the session's last one had."""
+        return TokenCount(self._scale().tokens(self.prefix.size_bytes), is_estimated=True)
+
+    def lint(self) -> tuple[Finding, ...]:
+        """What keeps the prompt from being cached, or costs more than it saves."""
+        capabilities = self._backend.capabilities
+        return lint(self._call.request, self.plan, self.prefix, capabilities, self._scale())
+
+    def _scale(self) -> TokenScale:
         seen = self._call.state.seen if self._call.state else None
-        scale = seen.scale if seen else TokenScale()
-        return TokenCount(scale.tokens(self.prefix.size_bytes), is_estimated=True)
+        return seen.scale if seen else TokenScale()
 
     def breakpoints(self, total: TokenCount | None) -> tuple[BreakpointReport, ...]:
         """The plan's report with token counts: exact at the end of the prompt, else scaled by bytes."""
@@ -91,6 +108,7 @@ class Account:
 
     def _cache_report(self, outcome: Outcome, attempt: Attempt) -> CacheReport:
         usage, capabilities, state = outcome.usage, self._backend.capabilities, self._call.state
+        before = state.seen if state else None
         now = Seen(
             f"{self._backend.scheme}:{self._backend.model}",
             self.prefix,
@@ -98,8 +116,8 @@ class Account:
             attempt.at_s,
             self.plan.ttl_s,
             TokenScale.measured(self.prefix.size_bytes, usage.input_tokens),
+            traits(self._call.request, self.prefix, before) if state else (),
         )
-        before = state.seen if state else None
         miss = explain_miss(now, before, usage, capabilities, has_session=state is not None)
         miss = with_diagnosis(miss, outcome.diagnosis)
         if state is not None:

@@ -124,6 +124,7 @@ class Operation:
             count,
             self._backend.capabilities.min_tokens,
             self._account.notes(),
+            self._account.lint(),
         )
 
     # ------------------------------------------------------------------ a stream's middle
