@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import kvsdk
-from kvsdk.cli import demo, report
+from kvsdk.cli import demo, explain, report
 
 app = typer.Typer(
     name="kvsdk",
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("explain")(explain.explain_command)
 app.command("report")(report.report_command)
 
 
