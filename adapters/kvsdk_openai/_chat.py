@@ -40,15 +40,18 @@ def to_outcome(body: Any, server: Profile, *, complete: bool = True) -> Outcome:
         reason = "tool_use"  # a forced tool ends with "stop"
     if reason == "end_turn" and choice["message"].get("refusal"):
         reason = "refusal"
+    usage = of_chat(body.get("usage"), server)
+    is_silent = complete and usage.cache_read_tokens is None
     return Outcome(
         reply_id=body.get("id"),
         model=str(body.get("model", "")),
         parts=parts,
         stop_reason=reason,
-        usage=of_chat(body.get("usage"), server),
+        usage=usage,
         raw=body,
         complete=complete,
         bill=to_bill(body),
+        notes=(server.unreported,) if is_silent and server.unreported else (),
     )
 
 

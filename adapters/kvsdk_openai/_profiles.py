@@ -50,6 +50,7 @@ class Profile:
     absent_read: int | None = None
     absent_write: int | None = None
     free_writes: bool = False
+    unreported: str | None = None
 
     def __hash__(self) -> int:
         return hash(self.name)

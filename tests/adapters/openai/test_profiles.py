@@ -261,6 +261,14 @@ def test_counts_have_one_meaning(
     assert reply.raw["usage"] == usage
 
 
+def test_a_silent_sglang_is_told_how_to_speak(server: Callable[..., Client], loopback: Loopback) -> None:
+    """The note names the flag; a server that reports gets none."""
+    loopback.script(completion(usage=USAGE), completion(usage=USAGE | details(cached_tokens=64)))
+    client = server("m", profile="sglang")
+    assert any("--enable-cache-report" in note for note in client.generate("x").cache.notes)
+    assert client.generate("x").cache.notes == ()
+
+
 def test_moonshots_older_place_of_a_streams_usage(server: Callable[..., Client], loopback: Loopback) -> None:
     """Inside the last choice."""
     last = chunk({}, "stop")
