@@ -131,3 +131,18 @@ def chat_stream(*pieces: str) -> list[dict[str, Any] | str]:
         chunk(None, usage=CHAT_USAGE),
         "[DONE]",
     ]
+
+
+def stream_of(model: str, usage: dict[str, Any], **said: str) -> list[dict[str, Any] | str]:
+    """A whole stream of a model: each member said at once, then its usage."""
+    return [
+        *(chunk({name: value}, model=model) for name, value in said.items()),
+        chunk({}, "stop", model=model),
+        chunk(None, usage=usage, model=model),
+        "[DONE]",
+    ]
+
+
+def details(**counts: int) -> dict[str, Any]:
+    """The details of what was read and written."""
+    return {"prompt_tokens_details": counts}
