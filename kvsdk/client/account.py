@@ -20,11 +20,22 @@ from kvsdk.caching import (
     traits,
     with_diagnosis,
 )
+from kvsdk.client.forecast import Forecast
 from kvsdk.client.options import CheckedCall
 from kvsdk.cost import LedgerRow
 from kvsdk.cost.row import RowState
 from kvsdk.errors import KvsdkError
-from kvsdk.reply import BreakpointReport, CacheReport, Cost, Finding, Latency, Reply, TokenCount
+from kvsdk.reply import (
+    BreakpointReport,
+    CacheReport,
+    Cost,
+    Finding,
+    Latency,
+    Predicted,
+    Reply,
+    TokenCount,
+)
+from kvsdk.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +54,13 @@ class Attempt:
 class Account:
     """The plan and the prefix of one call, and what is made of its outcomes. No I/O and no clock."""
 
-    def __init__(self, backend: Backend, call: CheckedCall) -> None:
+    def __init__(self, backend: Backend, call: CheckedCall, forecast: Forecast) -> None:
         self.operation_id = new_id("op")
         self.plan = plan(call.request, backend.capabilities, strict=call.strict)
         self.prefix = digest(call.request)
         self._backend = backend
         self._call = call
+        self._forecast = forecast
 
     # ------------------------------------------------------------------ for the caller
 
@@ -84,6 +96,25 @@ class Account:
         """What keeps the prompt from being cached, or costs more than it saves."""
         capabilities = self._backend.capabilities
         return lint(self._call.request, self.plan, self.prefix, capabilities, self._scale())
+
+    def predict(self, at_s: float) -> tuple[Predicted | None, Cost | None]:
+        """What would be read and written now, and what that input would cost without an answer."""
+        predicted = self._forecast.predict(self.plan.request, self.prefix, at_s, self._scale())
+        if predicted is None:
+            return None, None
+        usage = Usage(
+            input_tokens=predicted.total_tokens,
+            cache_read_tokens=predicted.read_tokens,
+            cache_write_tokens=predicted.write_tokens,
+            fresh_tokens=predicted.fresh_tokens,
+            output_tokens=0,
+            cache_write_by_ttl=predicted.write_by_ttl or None,
+            estimated=frozenset({"input_tokens"}),
+        )
+        outcome = Outcome(
+            reply_id=None, model=self._backend.model, parts=(), stop_reason="other", usage=usage, raw={}
+        )
+        return predicted, self._backend.cost(outcome, self.plan.request, Attempt(1, at_s).at)
 
     def _scale(self) -> TokenScale:
         seen = self._call.state.seen if self._call.state else None
@@ -128,7 +159,8 @@ class Account:
         total = None
         if usage.input_tokens is not None:
             total = TokenCount(usage.input_tokens, is_estimated="input_tokens" in usage.estimated)
-        return CacheReport(self.breakpoints(total), usage.hit_rate, notes, miss)
+        predicted = self._forecast.observe(self.plan.request, self.prefix, attempt.at_s, now.scale)
+        return CacheReport(self.breakpoints(total), usage.hit_rate, notes, miss, predicted)
 
     # ------------------------------------------------------------------ for the ledger
 

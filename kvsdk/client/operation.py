@@ -12,6 +12,7 @@ from typing import Any
 from kvsdk._text import excerpt
 from kvsdk.backend import Answer, Backend, Call, Events, Outcome, Reader
 from kvsdk.client.account import Account, Attempt, as_partial, with_estimates
+from kvsdk.client.forecast import Forecast
 from kvsdk.client.options import CheckedCall
 from kvsdk.cost import LedgerRow
 from kvsdk.cost.row import RowState
@@ -51,6 +52,7 @@ class Runtime:
     backend: Backend
     retry: RetryPolicy
     has_ledger: bool
+    forecast: Forecast
     clock: Callable[[], float] = time.monotonic
     wall_clock_s: Callable[[], float] = time.time
 
@@ -62,7 +64,7 @@ class Operation:
         self._runtime = runtime
         self._backend = runtime.backend
         self._call = call
-        self._account = Account(runtime.backend, call)
+        self._account = Account(runtime.backend, call, runtime.forecast)
         self._deadline = Deadline(call.timeout_s, runtime.clock)
         self._attempts = runtime.retry.begin()
         self._attempt = Attempt(1, runtime.wall_clock_s())
@@ -125,6 +127,7 @@ class Operation:
             self._backend.capabilities.min_tokens,
             self._account.notes(),
             self._account.lint(),
+            *self._account.predict(self._runtime.wall_clock_s()),
         )
 
     # ------------------------------------------------------------------ a stream's middle

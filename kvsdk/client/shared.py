@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kvsdk.backend import Backend
 from kvsdk.backend import backend as find_backend
+from kvsdk.client.forecast import Forecast
 from kvsdk.client.operation import Operation, Runtime
 from kvsdk.client.options import CallOptions, Defaults, OnUnsupported, check_call
 from kvsdk.errors import ConfigurationError, Unsupported
@@ -45,7 +46,10 @@ class ClientBase:
         self._ledger = _open_ledger(ledger)
         self._sessions = SessionTable()
         self._runtime = Runtime(
-            backend=self._backend, retry=RetryPolicy.of(retry), has_ledger=self._ledger is not None
+            backend=self._backend,
+            retry=RetryPolicy.of(retry),
+            has_ledger=self._ledger is not None,
+            forecast=Forecast(self._backend),
         )
         self._lock = threading.Lock()
 

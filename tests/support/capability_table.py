@@ -15,7 +15,7 @@ from kvsdk.prompt import TTLS, Request
 COLUMNS: Mapping[str, Backend] = {
     "`anthropic:`": kvsdk.backend("anthropic:claude-sonnet-5-5"),
     "`openai:` gpt-5.6 and later": kvsdk.backend("openai:gpt-6.1-terra"),
-    "the same, `api=\"chat\"`": kvsdk.backend("openai:gpt-6.1-terra", api="chat"),
+    'the same, `api="chat"`': kvsdk.backend("openai:gpt-6.1-terra", api="chat"),
     "`openai:` older": kvsdk.backend("openai:gpt-5.5"),
     "`vllm:`": kvsdk.backend("vllm:model"),
     "`vllm+http:`": kvsdk.backend("vllm+http://host#model"),

@@ -12,7 +12,6 @@ from kvsdk.backend.cache_model.values import (
     CacheBlock,
     CacheModel,
     CacheSettings,
-    Predicted,
     Role,
     TtlTokens,
     key_part,
@@ -20,6 +19,7 @@ from kvsdk.backend.cache_model.values import (
     split_by_ttl,
     visible_after_s,
 )
+from kvsdk.reply import Predicted
 
 __all__ = [
     "CacheBlock",

@@ -13,11 +13,11 @@ from kvsdk.backend.cache_model.values import (
     CacheBlock,
     CacheModel,
     CacheSettings,
-    Predicted,
     TtlTokens,
     check_settings,
 )
 from kvsdk.errors import ConfigurationError
+from kvsdk.reply import Predicted
 
 M = TypeVar("M", bound=CacheModel)
 

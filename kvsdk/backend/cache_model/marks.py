@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from kvsdk.backend.cache_model.prefixes import PrefixStore, ends_tokens
-from kvsdk.backend.cache_model.values import CacheBlock, Predicted, one_of, split_by_ttl
+from kvsdk.backend.cache_model.values import CacheBlock, one_of, split_by_ttl
 from kvsdk.errors import InvalidBreakpoints
+from kvsdk.reply import Predicted
 
 _RUNS = ("tool_use", "tool_result")
 

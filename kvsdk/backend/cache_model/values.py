@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypedDict, Unpack
 from kvsdk._text import did_you_mean
 from kvsdk.errors import ConfigurationError, InvalidRequest, UnknownKeyword
 from kvsdk.prompt import TTL, Section
+from kvsdk.reply import Predicted
 
 Role = Literal["user", "assistant", "developer", "system"]
 
@@ -52,28 +53,6 @@ class TtlTokens(dict[str, int]):
 
     def __missing__(self, ttl: str) -> int:
         return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """What a model says of one request; the three counts sum to the prompt's tokens.
-
-    Attributes:
-        read_tokens: Read from the cache.
-        write_tokens: Written to it.
-        write_by_ttl: `write_tokens` by TTL, only those that are not 0; empty where a write has no TTL.
-        fresh_tokens: The rest.
-    """
-
-    read_tokens: int
-    write_tokens: int
-    write_by_ttl: Mapping[str, int]
-    fresh_tokens: int
-
-    @property
-    def total_tokens(self) -> int:
-        """All of the prompt."""
-        return self.read_tokens + self.write_tokens + self.fresh_tokens
 
 
 class CacheSettings(TypedDict, total=False):
