@@ -48,21 +48,23 @@ class Forecast:
 
 
 def _blocks(request: Request, prefix: Prefix, scale: TokenScale) -> list[CacheBlock]:
-    """The request's pieces as a cache sees them; their tokens sum to the whole's."""
+    """The request's pieces as a cache sees them; their tokens sum to the whole's. Runs on every call."""
     blocks = []
-    before = 0
-    for block, piece, end_bytes in zip(request.blocks(), prefix.blocks, prefix.ends_bytes, strict=True):
-        end = round(end_bytes / scale.bytes_per_token)
-        mark = breakpoint_of(block.part)
+    before, per_byte = 0, 1 / scale.bytes_per_token
+    for (section, message, _, place, kind, part), piece, end_bytes in zip(
+        request.blocks(), prefix.blocks, prefix.ends_bytes, strict=True
+    ):
+        end = round(end_bytes * per_byte)
+        mark = breakpoint_of(part)
         blocks.append(
             CacheBlock(
-                section=block.section,
-                message=-1 if block.message is None else block.message,
-                role=_ROLES.get(block.place, "system"),
-                kind=_KINDS.get(block.kind, block.kind),
-                digest=piece.digest.hex(),
-                tokens=end - before,
-                ttl=None if mark is None else mark.ttl,
+                section,
+                -1 if message is None else message,
+                _ROLES.get(place, "system"),
+                _KINDS.get(kind, kind),
+                piece.digest.hex(),
+                end - before,
+                None if mark is None else mark.ttl,
             )
         )
         before = end
