@@ -2,7 +2,14 @@
 
 from kvsdk.caching.change import Change, first_change
 from kvsdk.caching.lint import lint
-from kvsdk.caching.miss import Seen, cached_blocks, expect_miss, explain_miss, with_diagnosis
+from kvsdk.caching.miss import (
+    Seen,
+    cached_blocks,
+    expect_miss,
+    explain_miss,
+    with_diagnosis,
+    with_prediction,
+)
 from kvsdk.caching.plan import Plan, plan
 from kvsdk.caching.prefix import Prefix, PrefixBlock, digest
 from kvsdk.caching.tokens import TokenScale
@@ -25,4 +32,5 @@ __all__ = [
     "plan",
     "traits",
     "with_diagnosis",
+    "with_prediction",
 ]

@@ -11,7 +11,7 @@ from kvsdk.caching.prefix import Prefix
 from kvsdk.caching.settings import changed_settings
 from kvsdk.caching.tokens import TokenScale
 from kvsdk.caching.traits import Trait
-from kvsdk.reply import Miss
+from kvsdk.reply import Miss, Predicted
 from kvsdk.usage import Usage
 
 
@@ -77,6 +77,16 @@ def expect_miss(now: Seen, before: Seen | None, capabilities: Capabilities) -> M
     if short is not None or before is None:
         return short or _not_there(now, None, has_session=True)
     return _moved(now, before, None) or _expired(now, before)
+
+
+def with_prediction(miss: Miss | None, before: Seen | None, predicted: Predicted | None) -> Miss | None:
+    """Say so where an unexplained miss is what the backend's rules give, such as a mark out of reach."""
+    if miss is None or before is None or predicted is None:
+        return miss
+    if miss.kind != "evicted_or_unknown" or predicted.read_tokens:
+        return miss
+    why = "the backend's own rules give this: from this request's marks they do not reach what was cached"
+    return Miss(miss.kind, miss.where, f"{miss.detail}; {why}")
 
 
 def with_diagnosis(miss: Miss | None, diagnosis: Miss | None) -> Miss | None:

@@ -19,6 +19,7 @@ from kvsdk.caching import (
     plan,
     traits,
     with_diagnosis,
+    with_prediction,
 )
 from kvsdk.client.forecast import Forecast
 from kvsdk.client.options import CheckedCall
@@ -150,7 +151,8 @@ class Account:
             traits(self._call.request, self.prefix, before) if state else (),
         )
         miss = explain_miss(now, before, usage, capabilities, has_session=state is not None)
-        miss = with_diagnosis(miss, outcome.diagnosis)
+        predicted = self._forecast.observe(self.plan.request, self.prefix, attempt.at_s, now.scale)
+        miss = with_diagnosis(with_prediction(miss, before, predicted), outcome.diagnosis)
         if state is not None:
             state.remember(now, outcome.reply_id)
         notes = self.notes() + outcome.notes
@@ -159,7 +161,6 @@ class Account:
         total = None
         if usage.input_tokens is not None:
             total = TokenCount(usage.input_tokens, is_estimated="input_tokens" in usage.estimated)
-        predicted = self._forecast.observe(self.plan.request, self.prefix, attempt.at_s, now.scale)
         return CacheReport(self.breakpoints(total), usage.hit_rate, notes, miss, predicted)
 
     # ------------------------------------------------------------------ for the ledger

@@ -191,7 +191,10 @@ class ToolResult:
                     f"{type(self.content).__name__}; use json.dumps for data",
                     field="content",
                 )
-            object.__setattr__(self, "content", tuple(self.content))
+            marks = [mark for piece in self.content if (mark := breakpoint_of(piece)) is not None]
+            if marks and not self.cache:  # a mark inside belongs to the result: no vendor reads it there
+                object.__setattr__(self, "cache", marks[-1])
+            object.__setattr__(self, "content", tuple(with_breakpoint(piece, None) for piece in self.content))
         _mark(self)
 
     @property

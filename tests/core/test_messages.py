@@ -131,3 +131,10 @@ def test_a_tool_needs_a_name_and_a_schema(arguments: Any) -> None:
         Tool(*arguments)
     with pytest.raises(InvalidRequest, match="from_function"):
         Tool("look", "x", {})()
+
+
+def test_a_mark_inside_a_result_belongs_to_the_result() -> None:
+    """No vendor reads a mark inside a tool's result: it is the result's own."""
+    result = ToolResult("c1", [Text("a"), Text("b", cache="1h")])
+    assert result.cache == Breakpoint("1h")
+    assert [piece.cache for piece in result.pieces] == [None, None]

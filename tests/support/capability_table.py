@@ -17,13 +17,15 @@ COLUMNS: Mapping[str, Backend] = {
     "`openai:` gpt-5.6 and later": kvsdk.backend("openai:gpt-6.1-terra"),
     'the same, `api="chat"`': kvsdk.backend("openai:gpt-6.1-terra", api="chat"),
     "`openai:` older": kvsdk.backend("openai:gpt-5.5"),
+    "`azure:` gpt-5.6 and later": kvsdk.backend("azure:deployment", model="gpt-6.1-terra"),
+    "`openai+http:`": kvsdk.backend("openai+http://host/v1#model"),
     "`vllm:`": kvsdk.backend("vllm:model"),
     "`vllm+http:`": kvsdk.backend("vllm+http://host#model"),
 }
 
 TOOL = Tool("look", "Looks.", {"type": "object"})
 PICTURE = Image(url="https://example.org/valve.png", cache=True)
-PAPER = File("manual.pdf", url="https://example.org/manual.pdf", cache=True)
+PAPER = File.from_bytes("manual.pdf", b"%PDF", "application/pdf", cache=True)
 CALL = ToolCall("c1", "look")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from anthropic_wire import USAGE, message
-from kvsdk import Client, Text, Tool
+from kvsdk import Client, Message, Text, Tool
 from loopback import Loopback
 
 MANUAL = "Open the blue valve first. " * 400
@@ -71,3 +71,16 @@ def test_explain_predicts_without_sending(client: Client, loopback: Loopback) ->
     assert after is not None
     assert after.read_tokens == before.predicted.write_tokens
     assert len(loopback.bodies) == 1
+
+
+def test_a_mark_out_of_reach_is_told(client: Client, loopback: Loopback) -> None:
+    """35 texts further on, the last mark's 20 positions do not reach the earlier one: the miss says so."""
+    chat = client.session("s")
+    texts = [Text(f"{number}. {MANUAL[:2000]}") for number in range(50)]
+    usages = (_usage(write=5000, fresh=4), _usage(write=22_000, fresh=4))
+    loopback.script(*(message(usage=usage) for usage in usages))
+    chat.generate([Message.user(*texts[:10], cache=True)])
+    miss = chat.generate([Message.user(*texts[:45], cache=True)]).cache.miss
+    assert miss is not None
+    assert miss.kind == "evicted_or_unknown"
+    assert "they do not reach what was cached" in miss.detail
