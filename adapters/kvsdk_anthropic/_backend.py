@@ -20,7 +20,7 @@ from kvsdk.backend import (
 from kvsdk.backend.cache_model import make_model
 from kvsdk.cost import list_price, total_cost
 from kvsdk.errors import MissingCredentials
-from kvsdk.prompt import Request, breakpoint_of
+from kvsdk.prompt import Request
 from kvsdk.reply import Cost
 from kvsdk.usage import Usage
 
@@ -86,7 +86,7 @@ class AnthropicBackend:
         return ()
 
     def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
-        asked = {mark.ttl or "5m" for block in request.blocks() if (mark := breakpoint_of(block.part))}
+        asked = {mark.ttl or "5m" for mark in request.marks() if mark is not None}
 
         def price(usage: Usage, model: str | None) -> Cost:
             return list_price(

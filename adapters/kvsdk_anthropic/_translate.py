@@ -68,8 +68,7 @@ def _check_extra(request: Request) -> None:
             raise UnsupportedSetting(
                 f"anthropic no longer takes {name}; leave it out of extra", field="extra", backend="anthropic"
             )
-    marks = [breakpoint_of(block.part) for block in request.blocks()]
-    if "cache_control" in extra and sum(mark is not None for mark in marks) >= MAX_BREAKPOINTS:
+    if "cache_control" in extra and sum(mark is not None for mark in request.marks()) >= MAX_BREAKPOINTS:
         raise InvalidBreakpoints(
             f"the automatic mark in extra would be one more than {MAX_BREAKPOINTS}",
             field="extra",

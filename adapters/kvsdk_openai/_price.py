@@ -10,7 +10,7 @@ from typing import Any
 
 from kvsdk.backend import Outcome
 from kvsdk.cost import list_price
-from kvsdk.prompt import Request, breakpoint_of
+from kvsdk.prompt import Request
 from kvsdk.reply import Cost
 
 from kvsdk_openai._facts import is_partitioned, options_ttls, write_factors
@@ -40,7 +40,7 @@ def _listed(outcome: Outcome, request: Request, target: Target, at: datetime, ba
     else:
         model = outcome.model or target.model
     default_ttl = _default_ttl(request, target)
-    marks = [mark for block in request.blocks() if (mark := breakpoint_of(block.part))]
+    marks = [mark for mark in request.marks() if mark is not None]
     return list_price(
         outcome.usage,
         model,

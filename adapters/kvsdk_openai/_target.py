@@ -56,7 +56,7 @@ class Target:
 
 def has_breakpoints(request: Request) -> bool:
     """Whether any piece of a planned request has a breakpoint."""
-    return any(breakpoint_of(block.part) for block in request.blocks())
+    return request.is_marked
 
 
 def cache_members(request: Request, target: Target) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def cache_members(request: Request, target: Target) -> dict[str, Any]:
 def has_advice(request: Request, target: Target) -> bool:
     """Whether a breakpoint asks for a TTL that is sent for the whole request."""
     advice = capabilities(target.family, target.api, target.server).advice
-    marks = (breakpoint_of(block.part) for block in request.blocks())
+    marks = request.marks()
     return any(mark is not None and mark.ttl in advice for mark in marks)
 
 

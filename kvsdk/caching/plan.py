@@ -29,7 +29,6 @@ from kvsdk.prompt import (
     Part,
     Request,
     Text,
-    breakpoint_of,
     with_breakpoint,
 )
 from kvsdk.reply import BreakpointReport, BreakpointStatus
@@ -81,9 +80,7 @@ def plan(request: Request, capabilities: Capabilities, *, strict: bool = False) 
         InvalidBreakpoints: With `strict`, when one cannot be kept exactly as asked.
     """
     blocks = request.blocks()
-    marks = [
-        _Mark(index, index, mark) for index, block in enumerate(blocks) if (mark := breakpoint_of(block.part))
-    ]
+    marks = [_Mark(index, index, mark) for index, mark in enumerate(request.marks()) if mark is not None]
     if request.auto_cache:
         marks = _with_automatic(marks, blocks, capabilities)
     if not marks:

@@ -11,7 +11,18 @@ from typing import NamedTuple
 
 from kvsdk.caching.settings import key_settings
 from kvsdk.errors import InvalidRequest
-from kvsdk.prompt import File, Image, Part, Request, Section, Text, Thinking, Tool, ToolCall
+from kvsdk.prompt import (
+    File,
+    Image,
+    Part,
+    Request,
+    Section,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    place_in_words,
+)
 
 _IMAGE_BYTES = 6000
 """1,500 tokens of 4 bytes: a picture of a megapixel (Anthropic: width x height / 750, at most 1,600)."""
@@ -20,15 +31,21 @@ _IMAGE_BYTES = 6000
 class PrefixBlock(NamedTuple):
     """One piece of a prompt: where it stands, its digest as sent (16 bytes) and its size in bytes of UTF-8.
 
-    `place` and `kind` are those of `kvsdk.prompt.Block`.
+    `message`, `position`, `place` and `kind` are those of `kvsdk.prompt.Block`.
     """
 
     section: Section
-    where: str
+    message: int | None
+    position: int
     digest: bytes
     size_bytes: int
     place: str
     kind: str
+
+    @property
+    def where(self) -> str:
+        """Its place in words, such as `messages[2].parts[0]`."""
+        return place_in_words(self.section, self.message, self.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +77,18 @@ def digest(request: Request) -> Prefix:
         InvalidRequest: A text that no vendor can be sent: it is no Unicode.
     """
     blocks = []
-    for block in request.blocks():
-        head = f"{block.place}:{block.kind}:"
+    for section, message, position, place, kind, part in request.blocks():
+        head = f"{place}:{kind}:"
         try:
-            whole = f"{head}{content_of(block.part)}".encode()
+            whole = f"{head}{content_of(part)}".encode()
         except UnicodeEncodeError:
+            where = place_in_words(section, message, position)
             raise InvalidRequest(
-                f"{block.where} holds half of a surrogate pair, which is no text", field=block.where
+                f"{where} holds half of a surrogate pair, which is no text", field=where
             ) from None
-        size_bytes = _size_bytes(block.part, len(whole) - len(head))  # the head is ASCII
+        size_bytes = _size_bytes(part, len(whole) - len(head))  # the head is ASCII
         piece = sha256(whole).digest()[:16]
-        blocks.append(PrefixBlock(block.section, block.where, piece, size_bytes, block.place, block.kind))
+        blocks.append(PrefixBlock(section, message, position, piece, size_bytes, place, kind))
     ends = tuple(accumulate(block.size_bytes for block in blocks))
     return Prefix(tuple(blocks), key_settings(request), ends)
 
@@ -96,5 +114,6 @@ def content_of(part: Part | Tool) -> str:
         return json.dumps(dict(part.data), ensure_ascii=False)
     if isinstance(part, Image | File):
         return f"{part.media_type}\n{part.url or part.data or getattr(part, 'file_id', '')}"
-    content = "\n".join(content_of(piece) for piece in part.pieces)
+    is_text = isinstance(part.content, str)
+    content = part.content if is_text else "\n".join(content_of(piece) for piece in part.pieces)
     return f"{part.call_id}\n{part.is_error}\n{content}"

@@ -9,7 +9,7 @@ from kvsdk.backend.cache_model import CacheBlock, CacheModel, CacheSettings
 from kvsdk.backend.cache_model.values import Role
 from kvsdk.caching import Prefix, TokenScale
 from kvsdk.errors import InvalidRequest
-from kvsdk.prompt import Request, breakpoint_of
+from kvsdk.prompt import Request
 from kvsdk.reply import Predicted
 
 _KINDS: Mapping[str, str] = {"tool": "text", "tool_call": "tool_use", "file": "document"}
@@ -51,11 +51,10 @@ def _blocks(request: Request, prefix: Prefix, scale: TokenScale) -> list[CacheBl
     """The request's pieces as a cache sees them; their tokens sum to the whole's. Runs on every call."""
     blocks = []
     before, per_byte = 0, 1 / scale.bytes_per_token
-    for (section, message, _, place, kind, part), piece, end_bytes in zip(
-        request.blocks(), prefix.blocks, prefix.ends_bytes, strict=True
+    for (section, message, _, place, kind, _), mark, piece, end_bytes in zip(
+        request.blocks(), request.marks(), prefix.blocks, prefix.ends_bytes, strict=True
     ):
         end = round(end_bytes * per_byte)
-        mark = breakpoint_of(part)
         blocks.append(
             CacheBlock(
                 section,
@@ -76,6 +75,5 @@ def _settings(request: Request, backend: Backend) -> CacheSettings:
     if backend.capabilities.tenant == "partition":
         settings["scope"] = request.tenant
     if backend.capabilities.breakpoints == "honoured" and not backend.capabilities.caches_only_at_marks:
-        is_marked = any(breakpoint_of(block.part) for block in request.blocks())
-        settings["mode"] = "explicit" if is_marked else "implicit"
+        settings["mode"] = "explicit" if request.is_marked else "implicit"
     return settings

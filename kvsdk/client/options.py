@@ -212,17 +212,17 @@ def _fit(request: Request, backend: Backend, *, drop: bool) -> tuple[Request, tu
 def _check_parts(request: Request, backend: Backend) -> None:
     """Refuse parts that the backend cannot be sent."""
     for block in request.blocks():
-        pieces = [block.kind]
-        if isinstance(block.part, ToolResult):
-            pieces = ["image"] if any(isinstance(piece, Image) for piece in block.part.pieces) else []
-        for kind in pieces:
-            if kind in ("image", "file") and kind not in backend.capabilities.parts:
-                raise UnsupportedSetting(
-                    f"{block.where} holds {kind}s, which {backend.scheme} cannot be sent for {backend.model}",
-                    field=block.where,
-                    backend=backend.scheme,
-                    model=backend.model,
-                )
+        kind = block.kind
+        part = block.part
+        if isinstance(part, ToolResult) and not isinstance(part.content, str):
+            kind = "image" if any(isinstance(piece, Image) for piece in part.content) else kind
+        if kind in ("image", "file") and kind not in backend.capabilities.parts:
+            raise UnsupportedSetting(
+                f"{block.where} holds {kind}s, which {backend.scheme} cannot be sent for {backend.model}",
+                field=block.where,
+                backend=backend.scheme,
+                model=backend.model,
+            )
 
 
 def _tool_choice(value: object, tools: Sequence[Tool]) -> str | None:

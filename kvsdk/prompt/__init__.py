@@ -26,7 +26,7 @@ from kvsdk.prompt.parts import (
     breakpoint_of,
     with_breakpoint,
 )
-from kvsdk.prompt.request import Block, Request, Section
+from kvsdk.prompt.request import Block, Request, Section, place_in_words
 from kvsdk.prompt.tools import Tool
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "ToolResult",
     "ToolsLike",
     "breakpoint_of",
+    "place_in_words",
     "read_messages",
     "read_system",
     "read_tools",

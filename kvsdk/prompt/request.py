@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kvsdk.prompt.formats import ResponseFormat
 from kvsdk.prompt.messages import Message
-from kvsdk.prompt.parts import KINDS, Part, Text
+from kvsdk.prompt.parts import KINDS, Breakpoint, Part, Text, breakpoint_of
 from kvsdk.prompt.tools import Tool
 
 Section = Literal["tools", "system", "messages"]
@@ -32,9 +32,12 @@ class Block(NamedTuple):
     @property
     def where(self) -> str:
         """Its place in words that a caller recognises, such as `messages[2].parts[0]`."""
-        if self.message is None:
-            return f"{self.section}[{self.position}]"
-        return f"messages[{self.message}].parts[{self.position}]"
+        return place_in_words(self.section, self.message, self.position)
+
+
+def place_in_words(section: Section, message: int | None, position: int) -> str:
+    """The place of a piece as a caller recognises it."""
+    return f"{section}[{position}]" if message is None else f"messages[{message}].parts[{position}]"
 
 
 ToolChoice: TypeAlias = str
@@ -77,6 +80,7 @@ class Request:
     previous_reply_id: str | None = None
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     _blocks: tuple[Block, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    _marks: tuple[Breakpoint | None, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     def blocks(self) -> tuple[Block, ...]:
         """Every piece in the order in which prefixes grow: tools, system, messages. Worked out once."""
@@ -84,6 +88,18 @@ class Request:
             object.__setattr__(self, "_blocks", tuple(self._walk()))
         assert self._blocks is not None
         return self._blocks
+
+    def marks(self) -> tuple[Breakpoint | None, ...]:
+        """The breakpoint of each of `blocks()`, or None. Worked out once."""
+        if self._marks is None:
+            object.__setattr__(self, "_marks", tuple([breakpoint_of(block.part) for block in self.blocks()]))
+        assert self._marks is not None
+        return self._marks
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it has any breakpoint."""
+        return any(self.marks())
 
     def _walk(self) -> Iterator[Block]:
         for index, tool in enumerate(self.tools):
