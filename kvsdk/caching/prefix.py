@@ -12,6 +12,7 @@ from typing import NamedTuple
 from kvsdk.caching.settings import key_settings
 from kvsdk.errors import InvalidRequest
 from kvsdk.prompt import (
+    Digest,
     File,
     Image,
     Part,
@@ -21,6 +22,8 @@ from kvsdk.prompt import (
     Thinking,
     Tool,
     ToolCall,
+    digest_of,
+    keep_digest,
     place_in_words,
 )
 
@@ -79,18 +82,24 @@ def digest(request: Request) -> Prefix:
     blocks = []
     for section, message, position, place, kind, part in request.blocks():
         head = f"{place}:{kind}:"
-        try:
-            whole = f"{head}{content_of(part)}".encode()
-        except UnicodeEncodeError:
-            where = place_in_words(section, message, position)
-            raise InvalidRequest(
-                f"{where} holds half of a surrogate pair, which is no text", field=where
-            ) from None
-        size_bytes = _size_bytes(part, len(whole) - len(head))  # the head is ASCII
-        piece = sha256(whole).digest()[:16]
-        blocks.append(PrefixBlock(section, message, position, piece, size_bytes, place, kind))
+        kept = digest_of(part)
+        if kept is None or kept.head != head:
+            kept = _work_out(part, head, place_in_words(section, message, position))
+            keep_digest(part, kept)
+        blocks.append(PrefixBlock(section, message, position, kept.digest, kept.size_bytes, place, kind))
     ends = tuple(accumulate(block.size_bytes for block in blocks))
     return Prefix(tuple(blocks), key_settings(request), ends)
+
+
+def _work_out(part: Part | Tool, head: str, where: str) -> Digest:
+    try:
+        whole = f"{head}{content_of(part)}".encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"{where} holds half of a surrogate pair, which is no text", field=where
+        ) from None
+    size_bytes = _size_bytes(part, len(whole) - len(head))  # the head is ASCII
+    return Digest(head, sha256(whole).digest()[:16], size_bytes)
 
 
 def _size_bytes(part: Part | Tool, content_bytes: int) -> int:

@@ -16,6 +16,7 @@ from kvsdk.prompt.parts import (
     TTLS,
     Breakpoint,
     CacheMark,
+    Digest,
     File,
     Image,
     Part,
@@ -24,6 +25,8 @@ from kvsdk.prompt.parts import (
     ToolCall,
     ToolResult,
     breakpoint_of,
+    digest_of,
+    keep_digest,
     with_breakpoint,
 )
 from kvsdk.prompt.request import Block, Request, Section, place_in_words
@@ -36,6 +39,7 @@ __all__ = [
     "Block",
     "Breakpoint",
     "CacheMark",
+    "Digest",
     "File",
     "Image",
     "Message",
@@ -52,6 +56,8 @@ __all__ = [
     "ToolResult",
     "ToolsLike",
     "breakpoint_of",
+    "digest_of",
+    "keep_digest",
     "place_in_words",
     "read_messages",
     "read_system",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from mimetypes import guess_type
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kvsdk.errors import InvalidRequest
 
@@ -50,6 +50,17 @@ class Breakpoint:
 CacheMark: TypeAlias = Breakpoint | TTL | bool | None
 
 
+class Digest(NamedTuple):
+    """What `kvsdk.caching` has worked out of a part, kept with it: a part never changes.
+
+    `head` is what the digest was made for beside the content: where the part stands, and its kind.
+    """
+
+    head: str
+    digest: bytes
+    size_bytes: int
+
+
 def _mark(part: Any) -> None:
     object.__setattr__(part, "cache", Breakpoint.of(part.cache))
 
@@ -60,6 +71,7 @@ class Text:
 
     text: str
     cache: CacheMark = None
+    _digest: Digest | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
@@ -83,6 +95,7 @@ class ToolCall:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     arguments_json: str = ""
     cache: CacheMark = None
+    _digest: Digest | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.arguments, Mapping):
@@ -121,6 +134,7 @@ class Image:
     media_type: str | None = None
     detail: str | None = None
     cache: CacheMark = None
+    _digest: Digest | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_source("an image", {"url": self.url, "data": self.data}, self.media_type)
@@ -155,6 +169,7 @@ class File:
     file_id: str | None = None
     media_type: str | None = None
     cache: CacheMark = None
+    _digest: Digest | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         sources = {"url": self.url, "data": self.data, "file_id": self.file_id}
@@ -180,6 +195,7 @@ class ToolResult:
     content: str | Sequence[Text | Image]
     is_error: bool = False
     cache: CacheMark = None
+    _digest: Digest | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
@@ -261,6 +277,18 @@ def _read(path: str | Path) -> tuple[bytes, str]:
         return Path(path).read_bytes(), media_type
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error}", field="content") from error
+
+
+def digest_of(part: object) -> Digest | None:
+    """What was kept with a part, if anything."""
+    kept: Digest | None = getattr(part, "_digest", None)
+    return kept
+
+
+def keep_digest(part: object, digest: Digest) -> None:
+    """Keep a digest with a part, unless it is of a kind whose content a caller may change."""
+    if hasattr(part, "_digest"):
+        object.__setattr__(part, "_digest", digest)
 
 
 def breakpoint_of(part: object) -> Breakpoint | None:

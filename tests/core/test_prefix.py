@@ -120,3 +120,25 @@ def test_digests_are_the_same_in_every_process() -> None:
             check=False,
         )
         assert run.stdout.strip() == mine, run.stderr
+
+
+def test_a_kept_digest_is_that_of_the_place_it_stands_in() -> None:
+    """One part in two places has two digests, however often and in whichever order they are asked for."""
+    text = Text("Open the blue valve.")
+    there = digest(Request(messages=(Message.user("?"),), system=(text,)))
+    here = digest(Request(messages=(Message.user(text),)))
+    again = digest(Request(messages=(Message.user("?"),), system=(text,)))
+    assert there.blocks[0].digest == again.blocks[0].digest != here.blocks[0].digest
+    fresh = digest(Request(messages=(Message.user("Open the blue valve."),)))
+    assert fresh.blocks[0].digest == here.blocks[0].digest
+    assert text == Text("Open the blue valve.")
+    assert "digest" not in repr(text)
+
+
+def test_a_tool_that_its_owner_changes_is_digested_anew() -> None:
+    """A schema is the caller's own dict: nothing is kept of it."""
+    schema = {"type": "object", "properties": {}}
+    request = Request(messages=(Message.user("?"),), tools=(Tool("look", "", schema),))
+    before = digest(request).blocks[0].digest
+    schema["properties"] = {"at": {"type": "string"}}
+    assert digest(request).blocks[0].digest != before
