@@ -7,6 +7,7 @@ from kvsdk.caching.miss import (
     cached_blocks,
     expect_miss,
     explain_miss,
+    known_traits,
     with_diagnosis,
     with_prediction,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "expect_miss",
     "explain_miss",
     "first_change",
+    "known_traits",
     "lint",
     "plan",
     "traits",

@@ -43,6 +43,13 @@ class Seen:
         return self.scale.tokens(self.prefix.ends_bytes[self.cached_blocks - 1]) if self.cached_blocks else 0
 
 
+def known_traits(seen: Seen | None) -> dict[bytes, Trait]:
+    """The traits of the pieces that a session's last request had, by digest."""
+    if seen is None:
+        return {}
+    return dict(zip((block.digest for block in seen.prefix.blocks), seen.traits, strict=False))
+
+
 def cached_blocks(plan: Plan, prefix: Prefix, capabilities: Capabilities) -> int:
     """How many leading blocks its cache keeps: up to the last mark, or all where none is needed."""
     if plan.last_end is not None:

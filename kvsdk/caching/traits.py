@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kvsdk.caching.prefix import Prefix, content_of
 from kvsdk.caching.volatile import Shape, shape
 from kvsdk.prompt import Part, Request, Text, Tool, ToolCall, ToolResult
-
-if TYPE_CHECKING:
-    from kvsdk.caching.miss import Seen
 
 
 class Trait(NamedTuple):
@@ -35,12 +32,8 @@ class Trait(NamedTuple):
         return tuple(name for name, value in self.aspects if theirs.get(name) != value)
 
 
-def traits(request: Request, prefix: Prefix, before: Seen | None) -> tuple[Trait, ...]:
-    """The traits of a request's pieces; those that the session's last request had are not made again."""
-    known: dict[bytes, Trait] = {}
-    if before is not None:
-        digests = (block.digest for block in before.prefix.blocks)
-        known = dict(zip(digests, before.traits, strict=False))
+def traits(request: Request, prefix: Prefix, known: Mapping[bytes, Trait]) -> tuple[Trait, ...]:
+    """The traits of a request's pieces; those that are known, by digest, are not made again."""
     return tuple(
         known.get(piece.digest) or _trait(block.part)
         for piece, block in zip(prefix.blocks, request.blocks(), strict=True)

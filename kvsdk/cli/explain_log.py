@@ -18,6 +18,7 @@ from kvsdk.caching import (
     digest,
     expect_miss,
     explain_miss,
+    known_traits,
     lint,
     plan,
     traits,
@@ -129,7 +130,7 @@ class LogExplainer:
         )
         name, earlier = self._session(logged, seen)
         before = _best(seen, earlier, is_certain=logged.session is not None)
-        seen = replace(seen, traits=traits(request, prefix, before.seen if before else None))
+        seen = replace(seen, traits=traits(request, prefix, known_traits(before.seen if before else None)))
         opening = next((i for i, block in enumerate(prefix.blocks) if block.section == "messages"), 0)
         ends = tuple(end for end in planned.ends if end is not None)
         earlier.append(_Earlier(seen, ends, opening, _left_tokens(seen, usage, capabilities)))

@@ -15,6 +15,7 @@ from kvsdk.caching import (
     cached_blocks,
     digest,
     explain_miss,
+    known_traits,
     lint,
     plan,
     traits,
@@ -148,7 +149,7 @@ class Account:
             attempt.at_s,
             self.plan.ttl_s,
             TokenScale.measured(self.prefix.size_bytes, usage.input_tokens),
-            traits(self._call.request, self.prefix, before) if state else (),
+            traits(self._call.request, self.prefix, known_traits(before)) if state else (),
         )
         miss = explain_miss(now, before, usage, capabilities, has_session=state is not None)
         predicted = self._forecast.observe(self.plan.request, self.prefix, attempt.at_s, now.scale)

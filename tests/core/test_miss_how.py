@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kvsdk import Capabilities, Image, Message, Miss, Text, Thinking, Tool, ToolCall, Usage
-from kvsdk.caching import Seen, TokenScale, cached_blocks, digest, explain_miss, plan, traits
+from kvsdk.caching import Seen, TokenScale, cached_blocks, digest, explain_miss, known_traits, plan, traits
 from kvsdk.prompt import Request, ResponseFormat
 
 FREE = Capabilities(breakpoints="advisory")
@@ -35,7 +35,7 @@ def turns(*texts: str) -> tuple[Message, ...]:
 def seen(asked: Request, before: Seen | None, model: str = "anthropic:m", at_s: float | None = 0.0) -> Seen:
     prefix, planned = digest(asked), plan(asked, FREE)
     kept = cached_blocks(planned, prefix, FREE)
-    return Seen(model, prefix, kept, at_s, None, TokenScale(), traits(asked, prefix, before))
+    return Seen(model, prefix, kept, at_s, None, TokenScale(), traits(asked, prefix, known_traits(before)))
 
 
 def miss_of(now: Request, before: Request, usage: Usage = COLD, model: str = "anthropic:m") -> Miss:
