@@ -39,6 +39,7 @@ class Profile:
     min_tokens: int | None = None
     session: Mapping[str, str] = field(default_factory=dict)
     tenant: Mapping[str, str] = field(default_factory=dict)
+    session_headers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     name_pattern: str = "[!-~]{1,64}"
     prewarm: bool = False
     diagnostics: bool = False

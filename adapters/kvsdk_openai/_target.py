@@ -54,11 +54,6 @@ class Target:
         return {"prompt_cache_breakpoint": {"mode": "explicit", **ttl}}
 
 
-def has_breakpoints(request: Request) -> bool:
-    """Whether any piece of a planned request has a breakpoint."""
-    return request.is_marked
-
-
 def cache_members(request: Request, target: Target) -> dict[str, Any]:
     """Members of the body that say how the whole request is cached.
 
@@ -85,7 +80,7 @@ def has_advice(request: Request, target: Target) -> bool:
 
 def _options(request: Request, target: Target) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if target.has_modes and has_breakpoints(request):
+    if target.has_modes and request.is_marked:
         options["mode"] = "explicit"
     offered = capabilities(target.family, target.api, target.server)
     if offered.prewarm and request.is_prewarm:
@@ -111,7 +106,7 @@ def names(request: Request, target: Target) -> tuple[dict[str, str], dict[str, s
         is_hint = target.family is not None and not is_partitioned(target.family, server)
         given = {tenant: request.session or request.tenant if is_hint else request.tenant}
     members: dict[str, str] = {}
-    headers: dict[str, str] = {}
+    headers = dict(server.session_headers.get(api, {})) if request.session else {}
     for place, name in given.items():
         if place is not None and name:
             kind, _, key = place.partition(":")

@@ -11,7 +11,7 @@ from kvsdk.prompt import Request
 
 from kvsdk_openai._chat_body import to_chat
 from kvsdk_openai._responses_body import to_responses
-from kvsdk_openai._target import Target, cache_members, has_breakpoints, names
+from kvsdk_openai._target import Target, cache_members, names
 
 _UNNAMED = "this deployment's model is not known: no marks are sent; name it with model=..."
 _EXPLICIT = "explicit mode: only what the breakpoints end is written to the cache"
@@ -46,7 +46,7 @@ def notes(request: Request, target: Target) -> tuple[str, ...]:
         return (_UNNAMED,)
     if not target.has_modes:
         return ()
-    return (_EXPLICIT,) if has_breakpoints(request) else (_IMPLICIT,)
+    return (_EXPLICIT,) if request.is_marked else (_IMPLICIT,)
 
 
 def _extra(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import kvsdk
 import pytest
 from kvsdk import Client, Message, Text
 from loopback import Loopback, sse
-from openai_wire import chat_stream, completion
+from openai_wire import chat_stream, completion, response
 
 
 def test_nothing_is_sent_that_a_strict_server_refuses(
@@ -122,3 +122,15 @@ def test_an_unknown_profile_is_refused() -> None:
     """And the known ones are named."""
     with pytest.raises(kvsdk.ConfigurationError, match="vllm"):
         Client("openai+http://127.0.0.1:9/v1#m", profile="nothing")
+
+
+def test_qwens_session_cache_is_asked_for_by_a_header(
+    server: Callable[..., Client], loopback: Loopback
+) -> None:
+    """On its Responses API, in sessions only: it is off by default."""
+    loopback.script(response(), response())
+    client = server(profile="qwen", api="responses")
+    client.generate("x")
+    client.session("user-1").generate("x")
+    sent = [request.headers.get("x-dashscope-session-cache") for request in loopback.requests]
+    assert sent == [None, "enable"]
