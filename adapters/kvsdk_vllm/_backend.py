@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
@@ -74,7 +75,7 @@ class VllmBackend:
         tool_parser: str | None = None,
         usd_per_hour: Decimal | None = None,
     ) -> None:
-        self.model = model
+        self.model = os.path.expanduser(model)
         self._engine = dict(engine or {})
         self._chat_template = chat_template
         self._tool_parser = tool_parser
@@ -95,6 +96,10 @@ class VllmBackend:
                 "section on the local engine has the steps",
                 backend=self.scheme,
                 model=self.model,
+            )
+        if self.model.startswith(("/", "./", "../")) and not os.path.isfile(f"{self.model}/config.json"):
+            raise ConfigurationError(
+                f"{self.model} holds no checkpoint: it has no config.json", backend=self.scheme
             )
 
     def encode(self, request: Request, *, stream: bool, call_id: str) -> Call:

@@ -119,3 +119,10 @@ def test_wrong_options_never_reach_the_engine(address: str) -> None:
     for make in refused:
         with pytest.raises(kvsdk.ConfigurationError):
             make()
+
+
+def test_a_folder_without_a_checkpoint_is_told_at_once(tmp_path: Path) -> None:
+    """A wrong path is a configuration error when the client is made, not after an engine's start."""
+    for wrong in (str(tmp_path / "nowhere"), str(tmp_path)):
+        with pytest.raises(kvsdk.ConfigurationError, match="holds no checkpoint"):
+            kvsdk.Client(f"vllm:{wrong}")
