@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -53,6 +54,8 @@ class Ledger:
         except LedgerTooNew:
             self._engine.dispose()
             raise
+        # One that is forgotten closes its connections all the same; Python 3.13 warns of those left open.
+        self._finalizer = weakref.finalize(self, self._engine.dispose)
         self._writer = _Writer(self._write) if durability == "batched" else None
 
     @property
