@@ -28,7 +28,7 @@ from kvsdk.reply import Cost
 from kvsdk_vllm._cache_model import VllmCacheModel
 from kvsdk_vllm._facts import capabilities
 from kvsdk_vllm._reply import EngineReader
-from kvsdk_vllm._server import server_backend, without_answer
+from kvsdk_vllm._server import server_backend, without_prewarm_answer
 from kvsdk_vllm._translate import to_template, to_tools
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ class VllmBackend:
         outcome = reader.outcome()
         if not outcome.complete:
             raise BackendProtocolError("the engine gave no end", backend=self.scheme, model=self.model)
-        is_prewarm = call.request is not None and call.request.is_prewarm
-        return without_answer(outcome) if is_prewarm else outcome
+        return without_prewarm_answer(call, outcome)
 
     def reader(self, call: Call) -> EngineReader:
         return EngineReader(self.model)

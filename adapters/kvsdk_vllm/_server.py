@@ -69,9 +69,7 @@ class VllmServerBackend:
         return replace(call, headers={"X-Request-Id": call_id}, extra=extra)
 
     def decode(self, call: Call, answer: Answer) -> Outcome:
-        outcome = _with_note(self._chat.decode(call, answer))
-        is_prewarm = call.request is not None and call.request.is_prewarm
-        return without_answer(outcome) if is_prewarm else outcome
+        return without_prewarm_answer(call, _with_note(self._chat.decode(call, answer)))
 
     def reader(self, call: Call) -> Reader:
         return _Reader(self._chat.reader(call))
@@ -101,8 +99,10 @@ class _Reader:
         return _with_note(self._inner.outcome())
 
 
-def without_answer(outcome: Outcome) -> Outcome:
-    """The outcome of a pre-warming request: its meters, and none of its one token's text."""
+def without_prewarm_answer(call: Call, outcome: Outcome) -> Outcome:
+    """The outcome as it is; of a pre-warming request its meters, and none of its one token's text."""
+    if call.request is None or not call.request.is_prewarm:
+        return outcome
     return replace(outcome, parts=(), notes=(*outcome.notes, PREWARM_NOTE))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from kvsdk.backend.cache_model import CacheModel
 from kvsdk.backend.capabilities import Capabilities
@@ -79,6 +79,11 @@ class Outcome:
     ttft_s: float | None = None
     diagnosis: Miss | None = None
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_usage(cls, model: str, usage: Usage) -> Self:
+        """Counts without an answer: what a price is asked for."""
+        return cls(reply_id=None, model=model, parts=(), stop_reason="other", usage=usage, raw={})
 
 
 class Reader(Protocol):

@@ -25,6 +25,7 @@ from kvsdk.prompt import (
     Tool,
     ToolCall,
     breakpoint_of,
+    hoist_system,
     read_messages,
     read_system,
     read_tools,
@@ -51,11 +52,9 @@ def read_body(body: Mapping[str, Any], vendor: str) -> Request:
     Raises:
         InvalidRequest: No request can be made of it; the text has the place.
     """
-    messages = read_messages(list(_turns(body)))
-    system = read_system(_texts(body.get("system", body.get("instructions"))))
-    while messages and messages[0].role == "system":
-        system += tuple(part for part in messages[0].parts if isinstance(part, Text))
-        messages = messages[1:]
+    messages, system = hoist_system(
+        read_messages(list(_turns(body))), read_system(_texts(body.get("system", body.get("instructions"))))
+    )
     request = Request(
         messages=messages,
         system=system,

@@ -261,9 +261,7 @@ def _extra_cost(
     at = datetime.now(UTC) if logged.at_s is None else datetime.fromtimestamp(logged.at_s, UTC)
     costs = []
     for counts in (usage, _had_it_been_read(usage, row.missed_tokens)):
-        outcome = Outcome(
-            reply_id=None, model=backend.model, parts=(), stop_reason="other", usage=counts, raw={}
-        )
+        outcome = Outcome.of_usage(backend.model, counts)
         costs.append(backend.cost(outcome, planned.request, at).total)
     actual, hit = costs
     return None if actual is None or hit is None else actual - hit

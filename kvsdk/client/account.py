@@ -113,9 +113,7 @@ class Account:
             cache_write_by_ttl=predicted.write_by_ttl or None,
             estimated=frozenset({"input_tokens"}),
         )
-        outcome = Outcome(
-            reply_id=None, model=self._backend.model, parts=(), stop_reason="other", usage=usage, raw={}
-        )
+        outcome = Outcome.of_usage(self._backend.model, usage)
         return predicted, self._backend.cost(outcome, self.plan.request, Attempt(1, at_s).at)
 
     def _scale(self) -> TokenScale:

@@ -210,14 +210,7 @@ class Operation:
         try:
             outcome = reader.outcome()
         except (BackendError, InvalidRequest, LookupError, TypeError, AttributeError, ValueError):
-            outcome = Outcome(
-                reply_id=None,
-                model=self._backend.model,
-                parts=(),
-                stop_reason="other",
-                usage=Usage(),
-                raw={},
-            )
+            outcome = Outcome.of_usage(self._backend.model, Usage())
         return as_partial(outcome, self._account.estimate())
 
     def _truncated(self, error: BackendError, partial: Reply, events: Events) -> StreamTruncated:

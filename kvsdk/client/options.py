@@ -16,10 +16,10 @@ from kvsdk.prompt import (
     Request,
     ResponseFormat,
     SystemLike,
-    Text,
     Tool,
     ToolResult,
     ToolsLike,
+    hoist_system,
     read_messages,
     read_system,
     read_tools,
@@ -146,11 +146,7 @@ def _request(
     cache: Literal["auto"] | None,
 ) -> Request:
     _check_choice("cache", cache, ("auto", None))
-    turns = read_messages(messages)
-    system = read_system(options.get("system"))
-    while turns and turns[0].role == "system":
-        system += tuple(part for part in turns[0].parts if isinstance(part, Text))
-        turns = turns[1:]
+    turns, system = hoist_system(read_messages(messages), read_system(options.get("system")))
     if not turns:
         raise InvalidRequest("messages holds only system messages; nothing to answer", field="messages")
     tools = read_tools(options.get("tools"))

@@ -36,6 +36,5 @@ def price_elsewhere(
         prefix = 0
     read, write = (prefix, 0) if prefix_is_warm else (0, prefix)
     counts = Usage.of_total(total, read=read, write=write, output=usage.output_tokens)
-    outcome = Outcome(reply_id=None, model=other.model, parts=(), stop_reason="other", usage=counts, raw={})
-    cost = other.cost(outcome, Request(messages=(Message.user("-"),)), at)
+    cost = other.cost(Outcome.of_usage(other.model, counts), Request(messages=(Message.user("-"),)), at)
     return replace(cost, estimated=True, reason=cost.reason or "tokens as counted by another tokenizer")

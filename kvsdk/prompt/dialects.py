@@ -81,6 +81,16 @@ def read_system(value: SystemLike) -> tuple[Text, ...]:
     return tuple(texts)
 
 
+def hoist_system(
+    messages: tuple[Message, ...], system: tuple[Text, ...]
+) -> tuple[tuple[Message, ...], tuple[Text, ...]]:
+    """The messages without the system messages they begin with, and the system texts with those."""
+    while messages and messages[0].role == "system":
+        system += tuple(part for part in messages[0].parts if isinstance(part, Text))
+        messages = messages[1:]
+    return messages, system
+
+
 def read_tools(value: ToolsLike) -> tuple[Tool, ...]:
     """Tools in our own form; names must be unique."""
     tools: list[Tool] = []
