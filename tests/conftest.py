@@ -1,11 +1,13 @@
-"""What every test may use: a scripted vendor's server, a raw one, and an environment without keys."""
+"""What every test may use: a scripted server, a raw one, a ledger, and an environment without keys."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from kvsdk.cost import Ledger, LedgerRow
 from loopback import Loopback
 from pytest_httpserver import HTTPServer
 from rawserver import RawServer
@@ -40,6 +42,22 @@ def loopback(_vendor_server: HTTPServer) -> Iterator[Loopback]:
     yield server
     server.released.set()
     server.check_prefixes()
+
+
+@pytest.fixture
+def ledger_path(tmp_path: Path) -> Path:
+    return tmp_path / "costs.db"
+
+
+@pytest.fixture
+def rows(ledger_path: Path) -> Callable[[], list[LedgerRow]]:
+    """What is in the ledger now."""
+
+    def read() -> list[LedgerRow]:
+        with Ledger(ledger_path) as ledger:
+            return list(ledger.rows())
+
+    return read
 
 
 @pytest.fixture

@@ -8,25 +8,8 @@ from typing import Any
 
 import pytest
 from kvsdk import Client
-from kvsdk.cost import Ledger, LedgerRow
 from loopback import Loopback
 from openai_wire import MODEL
-
-
-@pytest.fixture
-def ledger_path(tmp_path: Path) -> Path:
-    return tmp_path / "costs.db"
-
-
-@pytest.fixture
-def rows(ledger_path: Path) -> Callable[[], list[LedgerRow]]:
-    """What is in the ledger now."""
-
-    def read() -> list[LedgerRow]:
-        with Ledger(ledger_path) as ledger:
-            return list(ledger.rows())
-
-    return read
 
 
 @pytest.fixture
