@@ -58,3 +58,8 @@ def texts(count: int, tokens: int, ttl: Any = None) -> list[CacheBlock]:
     """So many equal-sized user texts, the last one marked."""
     blocks = [user(f"text {at}", tokens, message=at) for at in range(count)]
     return [*blocks[:-1], user(f"text {count - 1}", tokens, ttl, message=count - 1)]
+
+
+def marked(count: int, ttl: Any = "30m") -> list[CacheBlock]:
+    """So many marked blocks of one user message."""
+    return [user(f"m{at}", 2000, ttl) for at in range(count)]

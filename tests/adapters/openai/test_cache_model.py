@@ -1,19 +1,15 @@
-"""OpenAI's cache models and those of compatible vendors: the published numbers, each rule, a naive twin."""
+"""OpenAI's cache models: the published numbers, and each rule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from cache_blocks import Row, assistant, developer, play, system, tool, user
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from cache_blocks import Row, assistant, developer, marked, play, system, tool, user
 from kvsdk import (
     CacheBlock,
     CacheModel,
-    ConfigurationError,
     InvalidBreakpoints,
     Predicted,
     backend,
@@ -26,11 +22,6 @@ NEW = "openai:gpt-6.1-sol"
 def model(address: str = NEW, **switches: Any) -> CacheModel:
     """The model of most tests: gpt-5.6 and later."""
     return cache_model(address, **switches)
-
-
-def vendor(semantics: str, **switches: Any) -> CacheModel:
-    """A compatible vendor's model."""
-    return cache_model("openai+https://api.example/v1#some-model", semantics=semantics, **switches)
 
 
 D = developer("D", 2000)
@@ -166,11 +157,6 @@ def test_the_lookback_can_be_off() -> None:
         cache = model(implicit_lookback=switch)
         cache.observe(0, long_talk(1))
         assert cache.observe(1, long_talk(2)).read_tokens == 0
-
-
-def marked(count: int, ttl: Any = "30m") -> list[CacheBlock]:
-    """So many marked blocks of one user message."""
-    return [user(f"m{at}", 2000, ttl) for at in range(count)]
 
 
 def test_more_marks_than_are_written_are_no_error() -> None:
@@ -384,161 +370,7 @@ def test_earlier_models_refuse_marks_and_options(
         model("openai:gpt-5.5").observe(0, blocks, **given_settings)
 
 
-# ---------------------------------------------------------------------- compatible vendors
-
-A, B, C, OTHER_D = user("A", 1000), user("B", 100), user("C", 100), user("D", 100)
-
-
-def grown(*sizes: int) -> list[Row]:
-    """Prompts that grow by a block each, of these totals."""
-    rows, blocks, before = [], [], 0
-    for size in sizes:
-        blocks = [*blocks, user(f"up to {size}", size - before)]
-        before = size
-        rows.append(blocks)
-    return [Row(str(size), at, rows[at], 0, {}, size) for at, size in enumerate(sizes)]
-
-
-KIMI_SIZES = (11_250, 11_272, 11_294, 11_316, 11_338)
-KIMI_READS = (0, 11_008, 11_264, 11_264, 11_264)
-VENDORS: dict[str, tuple[str, list[Row]]] = {
-    "deepseek: what grows is read": (
-        "deepseek",
-        [Row("A+B", 0, [A, B], 0, {}, 1100), Row("A+B+C", 1, [A, B, C], 1100, {}, 100)],
-    ),
-    "deepseek: a common prefix is found the third time": (
-        "deepseek",
-        [
-            Row("A+B", 0, [A, B], 0, {}, 1100),
-            Row("A+C", 1, [A, C], 0, {}, 1100),
-            Row("A+D", 2, [A, OTHER_D], 1000, {}, 100),
-        ],
-    ),
-    "deepseek: the answer's end is a unit": (
-        "deepseek",
-        [
-            Row("A", 0, [A], 0, {}, 1000, {"output": assistant("a", 50)}),
-            Row("A+a+B", 1, [A, assistant("a", 50), B], 1050, {}, 100),
-        ],
-    ),
-    "kimi-for-coding: chunks of 256": (
-        "kimi-for-coding",
-        [
-            row._replace(read=read, fresh=row.fresh - read)
-            for row, read in zip(grown(*KIMI_SIZES), KIMI_READS, strict=True)
-        ],
-    ),
-    "kimi-for-coding: a repeat is read whole": (
-        "kimi-for-coding",
-        [
-            Row("cold", 0, [A], 0, {}, 1000),
-            Row("again", 299, [A], 1000, {}, 0),
-            Row("over", 599, [A], 0, {}, 1000),
-        ],
-    ),
-    "kimi: a write is counted": (
-        "kimi",
-        [
-            Row("cold", 0, [A], 0, {"5m": 1000}, 0),
-            Row("more", 299, [A, B], 1000, {"5m": 100}, 0),
-            Row("over", 599, [A, B], 0, {"1h": 1100}, 0, {"ttl": "1h"}),
-            Row("1h", 4198, [A, B], 1100, {}, 0),
-        ],
-    ),
-    "xai: floored to 128": (
-        "xai",
-        [Row("cold", 0, [A, B], 0, {}, 1100), Row("7 * 128", 9999, [A, C], 7 * 128, {}, 1100 - 896)],
-    ),
-    "mistral: floored to 64": (
-        "mistral",
-        [Row("cold", 0, [A, B], 0, {}, 1100), Row("15 * 64", 1, [A, C], 15 * 64, {}, 1100 - 960)],
-    ),
-    "groq: the prefix in common, for two hours": (
-        "groq",
-        [
-            Row("cold", 0, [A, B], 0, {}, 1100),
-            Row("A", 7199, [A, C], 1000, {}, 100),
-            Row("over", 14_399, [A, C], 0, {}, 1100),
-        ],
-    ),
-    "fireworks: the prefix in common": (
-        "fireworks",
-        [Row("cold", 0, [A, B], 0, {}, 1100), Row("A", 1, [A, C], 1000, {}, 100)],
-    ),
-    "qwen: marks, for 300 s from the last use": (
-        "qwen",
-        [
-            Row("write", 0, [user("s", 1500, "5m"), B], 0, {"5m": 1500}, 100),
-            Row("read", 299, [user("s", 1500, "5m"), C], 1500, {}, 100),
-            Row("further", 598, [user("s", 1500), user("C", 100, "5m")], 1500, {"5m": 100}, 0),
-            Row("over", 898, [user("s", 1500), user("C", 100, "5m")], 0, {"5m": 1600}, 0),
-        ],
-    ),
-    "qwen: too short": ("qwen", [Row("1,000", 0, [user("A", 1000, "5m")], 0, {}, 1000)]),
-    "qwen: no mark, no promise": (
-        "qwen",
-        [Row("cold", 0, [user("s", 1500)], 0, {}, 1500), Row("again", 1, [user("s", 1500)], 0, {}, 1500)],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", VENDORS)
-def test_the_vectors_of_compatible_vendors(name: str) -> None:
-    """Each by its own rule."""
-    semantics, rows = VENDORS[name]
-    play(vendor(semantics), rows)
-
-
-def test_qwen_shows_an_entry_when_the_answer_is_complete() -> None:
-    """Its marks are four at most, and its implicit cache can be asked for."""
-    marked_text = [user("s", 1500, "5m")]
-    cache = vendor("qwen")
-    cache.observe(0, marked_text, ttft_s=1, total_s=30)
-    assert cache.predict(29, marked_text).read_tokens == 0
-    assert cache.predict(30, marked_text).read_tokens == 1500
-    for refused in (marked(5, "5m"), marked(1, "1h")):
-        with pytest.raises(InvalidBreakpoints):
-            cache.observe(31, refused)
-    implicit = vendor("qwen", implicit=True)
-    implicit.observe(0, [user("s", 1500), B])
-    assert implicit.observe(1, [user("s", 1500), C]).read_tokens == 1500
-
-
-def test_deepseek_has_switches() -> None:
-    """Units are built for a while; steps, and units at a stride in long prompts."""
-    cache = vendor("deepseek", build_s=5, step_tokens=64)
-    cache.observe(0, [A, B], total_s=2)
-    assert cache.predict(6, [A, B]).read_tokens == 0
-    assert cache.predict(7, [A, B]).read_tokens == 1100 // 64 * 64
-    cache = vendor("deepseek", stride_tokens=600)
-    cache.observe(0, [A, B])
-    assert cache.observe(1, [A, C]).read_tokens == 1000
-
-
-def test_tenants_are_apart() -> None:
-    """`scope` is part of every vendor's key."""
-    for semantics in ("deepseek", "kimi", "kimi-for-coding", "xai", "mistral", "groq", "fireworks"):
-        cache = vendor(semantics)
-        cache.observe(0, [A, B], scope="a")
-        assert cache.observe(1, [A, B], scope="b").read_tokens == 0
-
-
-@pytest.mark.parametrize(
-    ("address", "options", "reads"),
-    [
-        ("openai+https://api.deepseek.com/v1#deepseek-chat", {}, [0, 0, 1000]),
-        ("openai+https://api.x.ai/v1#grok-5", {}, [0, 896, 896]),
-        ("openai+http://127.0.0.1:1/v1#grok-5", {"profile": "xai"}, [0, 896, 896]),
-        ("openai+https://api.moonshot.ai/v1#kimi-k3", {}, [0, 1000, 1000]),
-        ("openai+https://api.moonshot.ai/v1#kimi-for-coding", {}, [0, 768, 768]),
-    ],
-)
-def test_a_known_server_has_its_vendors_model(
-    address: str, options: dict[str, Any], reads: list[int]
-) -> None:
-    """By its host, or by its profile."""
-    cache = cache_model(backend(address, **options))
-    assert [cache.observe(at, [A, last]).read_tokens for at, last in enumerate((B, C, OTHER_D))] == reads
+# ---------------------------------------------------------------------- behind other addresses
 
 
 def test_azure_is_openai_with_one_ttl() -> None:
@@ -558,136 +390,3 @@ def test_a_gateway_may_be_given_openais_semantics() -> None:
     cache = cache_model("openai+https://gateway.example/v1#openai/gpt-5.5", semantics="openai")
     cache.observe(0, G2)
     assert cache.observe(1, G2).read_tokens == 3328
-
-
-def test_an_unknown_server_caches_nothing() -> None:
-    """Nothing is known, so nothing is predicted; it can be given a vendor's semantics."""
-    cache = model("openai+https://api.example/v1#m")
-    assert [cache.observe(at, [A]) for at in range(2)] == [Predicted(0, 0, {}, 1000)] * 2
-    with pytest.raises(ConfigurationError):
-        vendor("deepsee")
-    with pytest.raises(ConfigurationError):
-        model(color="red")
-
-
-# ---------------------------------------------------------------------- the naive twin
-
-SECONDS = {"30m": 1800, "12h": 43_200}
-
-
-class Twin:
-    """The sheet's steps for gpt-5.6 and later, word by word, with whole prefixes as keys."""
-
-    def __init__(self, refresh: str) -> None:
-        self.refresh = refresh
-        self.entries: dict[Any, list[float]] = {}  # prefix: seconds of its TTL, when it is over
-
-    def key(self, blocks: Sequence[CacheBlock], i: int, scope: Any) -> Any:
-        return (scope, tuple((b.section, b.role, b.kind, b.digest) for b in blocks[: i + 1]))
-
-    def endings(self, blocks: Sequence[CacheBlock]) -> tuple[list[int], list[int]]:
-        """E, and the end of the initial developer run (as a list of one or none)."""
-        spoken = [i for i, b in enumerate(blocks) if b.section != "tools"]
-        ends = []
-        run = []
-        for i in spoken:
-            if blocks[i].role not in ("developer", "system"):
-                break
-            run.append(i)
-        for i in spoken:
-            block, rest = blocks[i], [blocks[j] for j in spoken if j > i]
-            is_result = block.kind == "tool_result"
-            if is_result:
-                if not rest or rest[0].kind != "tool_result":
-                    ends.append(i)
-            elif block.role == "user":
-                same = rest and rest[0].role == "user" and rest[0].kind != "tool_result"
-                if not same or rest[0].message != block.message:
-                    ends.append(i)
-        return sorted([*ends, *run[-1:]]), run[-1:]
-
-    def observe(self, t: float, blocks: Sequence[CacheBlock], mode: str, ttl: str, scope: Any) -> Predicted:
-        tok = [sum(b.tokens for b in blocks[: i + 1]) for i in range(len(blocks))]
-        x = [i for i, b in enumerate(blocks) if b.ttl]
-        e, run = self.endings(blocks)
-        lookup = x[:2] + x[-50:]
-        write = x[-4:]
-        if mode == "implicit":
-            lookup = lookup + e[-1:] + e[:-1][-20:] + run
-            write = e[-1:] + x[-3:]
-        alive = [
-            i
-            for i in lookup
-            if tok[i] >= 1024 and t < self.entries.get(self.key(blocks, i, scope), (0, float("-inf")))[1]
-        ]
-        read = max([tok[i] for i in alive], default=0)
-        write = [i for i in write if tok[i] >= 1024 and tok[i] > read]
-        top = max([tok[i] for i in write], default=read)
-        long = max([tok[i] for i in write if (blocks[i].ttl or ttl) == "12h"], default=read)
-        for i in range(len(blocks)):
-            entry = self.entries.get(self.key(blocks, i, scope))
-            is_hit = tok[i] == read and i in alive
-            if entry and t < entry[1] and (is_hit or (self.refresh == "chain" and tok[i] < read)):
-                entry[1] = t + entry[0]
-        for i in write:
-            seconds = SECONDS[blocks[i].ttl or ttl]
-            self.entries[self.key(blocks, i, scope)] = [seconds, t + seconds]
-        split = {name: n for name, n in (("12h", long - read), ("30m", top - long)) if n}
-        return Predicted(read, top - read, split, (tok[-1] if tok else 0) - top)
-
-
-def _conversation() -> list[CacheBlock]:
-    """A long agent conversation, with a developer message in the middle of it."""
-    blocks: list[CacheBlock] = []
-    for turn in range(14):
-        at = 6 * turn
-        blocks += [user(f"u{turn}{n}", 100 + n, message=at) for n in range(1 + turn % 2)]
-        blocks += [assistant(f"c{turn}{n}", 10, message=at + 1, kind="tool_use") for n in range(2)]
-        blocks += [user(f"r{turn}{n}", 90, message=at + 2 + n, kind="tool_result") for n in range(2)]
-        blocks.append(assistant(f"a{turn}", 30, message=at + 4))
-        if turn == 5:
-            blocks.append(developer("steer", 40, message=at + 5))
-    return blocks
-
-
-TALK = _conversation()
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> tuple[float, list[CacheBlock], dict[str, Any]]:
-    """Seconds since the last request, a prompt that likely shares a prefix with others, its settings."""
-    head = [
-        *[tool("T", 200)] * draw(st.integers(0, 1)),
-        *[system("I", 300)] * draw(st.integers(0, 1)),
-        *[developer(draw(st.sampled_from("DE")), 800), developer("F", 50, message=1)][
-            : draw(st.integers(0, 2))
-        ],
-    ]
-    talk = list(TALK[: draw(st.integers(0, len(TALK)))])
-    if talk and draw(st.integers(0, 3)) == 0:
-        at = draw(st.integers(0, len(talk) - 1))
-        talk[at] = replace(talk[at], digest=talk[at].digest + "'")
-    blocks = [*head, *talk]
-    indexes = st.sampled_from(range(len(blocks))) if blocks else st.nothing()
-    for at in draw(st.sets(indexes, max_size=6)) if blocks else ():
-        blocks[at] = replace(blocks[at], ttl=draw(st.sampled_from(["30m", "12h"])))
-    given_settings = {
-        "mode": draw(st.sampled_from(["implicit", "implicit", "explicit"])),
-        "ttl": draw(st.sampled_from(["30m", "30m", "12h"])),
-        "scope": draw(st.sampled_from([None, None, "tenant"])),
-    }
-    return draw(st.sampled_from([0, 1, 900, 1799, 1800, 1801, 43_200])), blocks, given_settings
-
-
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(st.lists(requests(), max_size=12), st.sampled_from(["chain", "hit_only"]))
-def test_the_naive_twin_agrees(
-    traffic: list[tuple[float, list[CacheBlock], dict[str, Any]]], refresh: str
-) -> None:
-    """On any traffic the model and the sheet's steps, taken literally, give the same counts."""
-    clever, naive = model(refresh=refresh), Twin(refresh)
-    now = 0.0
-    for wait, blocks, given_settings in traffic:
-        now += wait
-        expected = naive.observe(now, blocks, **given_settings)
-        assert clever.observe(now, blocks, **given_settings) == expected
