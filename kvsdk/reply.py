@@ -36,6 +36,7 @@ class Cost:
         cache_write: For tokens written to a cache.
         output: For generated tokens.
         storage: For keeping a cache, where a vendor sells that by time.
+        tools: For server tools that are billed by the call, such as web searches.
         total: The sum; with `estimated`, the upper bound.
         without_cache: The same tokens with no cache at all.
         saved: `without_cache - total`; negative when a write has not paid off yet.
@@ -51,6 +52,7 @@ class Cost:
     cache_write: Decimal | None = None
     output: Decimal | None = None
     storage: Decimal | None = None
+    tools: Decimal | None = None
     total: Decimal | None = None
     without_cache: Decimal | None = None
     saved: Decimal | None = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
 from typing import Any
 
 from kvsdk.backend import (
     Answer,
     AsyncChannel,
     BackendSpec,
+    Bill,
     Call,
     Capabilities,
     Channel,
@@ -18,17 +18,14 @@ from kvsdk.backend import (
     require_package,
 )
 from kvsdk.backend.cache_model import make_model
-from kvsdk.cost import list_price, total_cost
 from kvsdk.errors import MissingCredentials
 from kvsdk.prompt import Request
-from kvsdk.reply import Cost
-from kvsdk.usage import Usage
 
+from kvsdk_anthropic._bill import to_bill
 from kvsdk_anthropic._cache_model import AnthropicCacheModel
 from kvsdk_anthropic._facts import capabilities
 from kvsdk_anthropic._reply import MessageReader, to_outcome
 from kvsdk_anthropic._translate import to_body
-from kvsdk_anthropic._usage import billed
 
 
 class AnthropicBackend:
@@ -85,23 +82,8 @@ class AnthropicBackend:
     def notes(self, request: Request) -> tuple[str, ...]:
         return ()
 
-    def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
-        asked = {mark.ttl or "5m" for mark in request.marks() if mark is not None}
-
-        def price(usage: Usage, model: str | None) -> Cost:
-            return list_price(
-                usage,
-                model or outcome.model or self.model,
-                at=at,
-                provider="anthropic",
-                context=outcome.bill,
-                asked_ttls=asked,
-            )
-
-        parts = billed(outcome.raw.get("usage") or {})
-        if len(parts) == 1:
-            return price(outcome.usage, None)
-        return total_cost([price(usage, model) for model, usage in parts])
+    def bill(self, outcome: Outcome, request: Request) -> Bill:
+        return to_bill(outcome, request, self.model)
 
     def cache_model(self, **switches: Any) -> AnthropicCacheModel:
         return make_model(AnthropicCacheModel, switches, self.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from kvsdk.backend import Capabilities
 
@@ -32,9 +33,18 @@ _MARKABLE = frozenset(
 
 
 @cache
+def _facts() -> dict[str, Any]:
+    return tomllib.loads(files("kvsdk_anthropic").joinpath("_facts.toml").read_text("utf-8"))
+
+
+@cache
 def _minimums() -> dict[str, int]:
-    tables = tomllib.loads(files("kvsdk_anthropic").joinpath("_facts.toml").read_text("utf-8"))
-    return {model: table["tokens"] for table in tables["min_tokens"] for model in table["models"]}
+    return {model: table["tokens"] for table in _facts()["min_tokens"] for model in table["models"]}
+
+
+def prices() -> Any:
+    """The entry point `kvsdk.prices`: what the price library lacks."""
+    return _facts()["prices"]
 
 
 def min_tokens(model: str) -> int | None:

@@ -12,8 +12,9 @@ from kvsdk.errors import BackendProtocolError
 from kvsdk.prompt import Part, Text, Thinking, ToolCall
 from kvsdk.reply import Event, PartEnd, StopReason, TextDelta, ThinkingDelta, ToolCallDelta
 
+from kvsdk_anthropic._bill import to_calls, to_terms
 from kvsdk_anthropic._diagnostics import read_diagnostics
-from kvsdk_anthropic._usage import merge, to_bill, to_usage
+from kvsdk_anthropic._usage import merge, to_usage
 
 _STOP_REASONS: Mapping[str, StopReason] = {
     "end_turn": "end_turn",
@@ -40,7 +41,8 @@ def to_outcome(body: Any, *, complete: bool = True) -> Outcome:
         usage=to_usage(usage),
         raw=body,
         complete=complete,
-        bill=to_bill(usage),
+        terms=to_terms(usage),
+        calls=to_calls(usage),
         diagnosis=diagnosis,
         notes=notes,
     )

@@ -57,13 +57,3 @@ def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
         before = into.get(name)
         is_count = isinstance(value, int) and isinstance(before, int)
         into[name] = max(before, value) if is_count else value
-
-
-def to_bill(usage: Mapping[str, Any]) -> dict[str, str]:
-    """What the price depends on beside the counts, as genai-prices names it."""
-    bill = {}
-    if usage.get("service_tier") == "batch":
-        bill["processing"] = "batch"
-    if usage.get("speed") == "fast":
-        bill["speed"] = "fast"
-    return bill

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
 from typing import Any
 
 from kvsdk.backend import (
     Answer,
     AsyncChannel,
     BackendSpec,
+    Bill,
     CacheModel,
     Call,
     Capabilities,
@@ -21,13 +21,12 @@ from kvsdk.backend import (
 )
 from kvsdk.errors import ConfigurationError, MissingCredentials
 from kvsdk.prompt import Request
-from kvsdk.reply import Cost
 
 from kvsdk_openai import _chat, _responses
+from kvsdk_openai._bill import to_bill
 from kvsdk_openai._cache_model_choice import choose_model
 from kvsdk_openai._facts import Api, Profile, capabilities, profile
-from kvsdk_openai._price import to_cost
-from kvsdk_openai._profiles import profile_of
+from kvsdk_openai._profiles import profile_of, region_of
 from kvsdk_openai._target import Target
 from kvsdk_openai._translate import notes, to_call
 
@@ -44,6 +43,8 @@ class OpenAIBackend:
             A compatible server may need none.
         base_url: Another host, with `/v1`; from `OPENAI_BASE_URL` when None.
         family: The model behind the name, where a server lets one choose names: Azure.
+        region: The region or data zone that the price is of, such as `"eu"`. No answer says it: at OpenAI it
+            is in the address (`eu.api.openai.com`), at Azure it has to be named.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class OpenAIBackend:
         api_key: str | None = None,
         base_url: str | None = None,
         family: str | None = None,
+        region: str | None = None,
     ) -> None:
         if api not in ("responses", "chat"):
             raise ConfigurationError(f"api is 'responses' or 'chat', not {api!r}", backend=scheme)
@@ -65,6 +67,7 @@ class OpenAIBackend:
         self._server = server or profile("openai")
         self._api_key = api_key
         self._base_url = base_url
+        self._region = region or region_of(base_url)
         is_named = self._server.name != "azure"
         self._target = Target(scheme, model, model if is_named else family, api, self._server)
 
@@ -96,8 +99,8 @@ class OpenAIBackend:
     def notes(self, request: Request) -> tuple[str, ...]:
         return notes(request, self._target)
 
-    def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
-        return to_cost(outcome, request, self._target, at=at, base_url=self._base_url)
+    def bill(self, outcome: Outcome, request: Request) -> Bill:
+        return to_bill(outcome, request, self._target, base_url=self._base_url, region=self._region)
 
     def cache_model(self, **switches: Any) -> CacheModel:
         return choose_model(self._target.family or self.model, self.api, self._server, switches)
@@ -155,9 +158,9 @@ def backend(spec: BackendSpec) -> OpenAIBackend:
     if spec.scheme == "azure":
         return _azure(spec)
     if spec.scheme == "openai":
-        reject_unknown_options(spec, ("api", "api_key", "base_url"))
+        reject_unknown_options(spec, ("api", "api_key", "base_url", "region"))
         return _at_host(spec.target, dict(spec.options))
-    reject_unknown_options(spec, ("api", "api_key", "profile", "scheme", "model"))
+    reject_unknown_options(spec, ("api", "api_key", "profile", "scheme", "model", "region"))
     options: dict[str, Any] = {"api": "chat", **spec.options}
     host, mark, model = spec.target.partition("#")
     if not host.startswith("//") or not mark or not model:
@@ -189,7 +192,7 @@ def _azure(spec: BackendSpec) -> OpenAIBackend:
     (learn.microsoft.com/azure/foundry/openai/api-version-lifecycle, 2026-08.) `AZURE_OPENAI_ENDPOINT` is the
     resource's address, with or without `/openai/v1/`.
     """
-    reject_unknown_options(spec, ("api", "api_key", "base_url", "model"))
+    reject_unknown_options(spec, ("api", "api_key", "base_url", "model", "region"))
     options = dict(spec.options)
     url = options.pop("base_url", None)
     endpoint = os.environ.get("AZURE_OPENAI_ENDPOINT")

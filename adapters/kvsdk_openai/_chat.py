@@ -10,8 +10,9 @@ from kvsdk.errors import BackendProtocolError
 from kvsdk.prompt import Part, Text, Thinking, ToolCall
 from kvsdk.reply import Event, PartEnd, StopReason, TextDelta, ThinkingDelta, ToolCallDelta
 
+from kvsdk_openai._bill import to_terms
 from kvsdk_openai._profiles import Profile
-from kvsdk_openai._usage import of_chat, to_bill
+from kvsdk_openai._usage import of_chat
 
 _STOP_REASONS: Mapping[str, StopReason] = {
     "stop": "end_turn",
@@ -50,7 +51,7 @@ def to_outcome(body: Any, server: Profile, *, complete: bool = True) -> Outcome:
         usage=usage,
         raw=body,
         complete=complete,
-        bill=to_bill(body),
+        terms=to_terms(body),
         notes=(server.unreported,) if is_silent and server.unreported else (),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
 from functools import cache
 
 from kvsdk.backend import Capabilities
@@ -12,17 +11,10 @@ from kvsdk.prompt import TTL_SECONDS
 
 from kvsdk_openai._profiles import Api, Profile, facts, profile
 
-__all__ = ["Api", "Profile", "capabilities", "profile", "retention", "takes_marks", "write_factors"]
+__all__ = ["Api", "Profile", "capabilities", "profile", "retention", "takes_marks"]
 
 _GPT = re.compile(r"(?:^|/)gpt-(\d+)(?:\.(\d+))?(?:-|$)")
 _DATED = r"(-\d{4}-\d{2}-\d{2})?"
-
-
-@cache
-def write_factors() -> Mapping[str, Decimal]:
-    """Write prices by TTL, as multiples of the input price, of OpenAI's models that take breakpoints."""
-    table = facts()["write_factors"]
-    return {key: Decimal(value) for key, value in table.items() if key not in ("source", "date")}
 
 
 def takes_marks(model: str | None, server: Profile) -> bool:

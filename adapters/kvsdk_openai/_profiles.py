@@ -88,3 +88,17 @@ def profile_of(base_url: str | None) -> Profile | None:
         if any(host == known or host.endswith(f".{known}") for known in table.get("hosts", ())):
             return profile(name)
     return None
+
+
+def region_of(base_url: str | None) -> str | None:
+    """The region of an address of OpenAI's, such as `eu` of `eu.api.openai.com`; None for the global one.
+
+    (openai 3.57.0, `_data_residency.py`: us, eu, ae, au, in, jp.)
+    """
+    region, _, rest = (urlsplit(base_url or "").hostname or "").partition(".")
+    return region if rest == "api.openai.com" else None
+
+
+def prices() -> Any:
+    """The entry point `kvsdk.prices`: what the price library lacks."""
+    return facts()["prices"]

@@ -10,11 +10,12 @@ from kvsdk.errors import BackendProtocolError
 from kvsdk.prompt import Part, Text, Thinking, ToolCall
 from kvsdk.reply import Event, PartEnd, StopReason, TextDelta, ThinkingDelta, ToolCallDelta
 
+from kvsdk_openai._bill import to_calls, to_terms
 from kvsdk_openai._diagnostics import diagnose
 from kvsdk_openai._errors import from_code
 from kvsdk_openai._profiles import Profile
 from kvsdk_openai._responses_body import PHASE
-from kvsdk_openai._usage import of_responses, to_bill
+from kvsdk_openai._usage import of_responses
 
 _INCOMPLETE: Mapping[str, StopReason] = {
     "max_output_tokens": "max_tokens",
@@ -45,7 +46,8 @@ def to_outcome(body: Any, server: Profile, *, complete: bool = True) -> Outcome:
         usage=of_responses(body.get("usage"), server),
         raw=body,
         complete=complete,
-        bill=to_bill(body),
+        terms=to_terms(body),
+        calls=to_calls(body),
         diagnosis=diagnosis,
         notes=notes,
     )

@@ -72,9 +72,3 @@ def _written(usage: Mapping[str, Any], details: Any, server: Profile) -> int | N
 
 def _inside(details: Any, name: str) -> int | None:
     return details.get(name) if isinstance(details, Mapping) else None
-
-
-def to_bill(body: Mapping[str, Any]) -> dict[str, str]:
-    """What the price depends on beside the counts: the tier that the answer says was billed."""
-    tier = body.get("service_tier")
-    return {"service_tier": tier} if isinstance(tier, str) and tier not in ("default", "auto") else {}

@@ -8,7 +8,6 @@ with a profile for what vLLM takes and reports. What is added here are the ids t
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from kvsdk.backend import (
@@ -16,6 +15,7 @@ from kvsdk.backend import (
     AsyncChannel,
     Backend,
     BackendSpec,
+    Bill,
     Call,
     Capabilities,
     Channel,
@@ -26,7 +26,6 @@ from kvsdk.backend import backend as find_backend
 from kvsdk.backend.cache_model import make_model
 from kvsdk.errors import ConfigurationError
 from kvsdk.prompt import Request
-from kvsdk.reply import Cost
 
 from kvsdk_vllm._cache_model import VllmCacheModel
 from kvsdk_vllm._facts import PREWARM_NOTE, capabilities
@@ -77,8 +76,8 @@ class VllmServerBackend:
     def notes(self, request: Request) -> tuple[str, ...]:
         return ()
 
-    def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
-        return Cost(reason="a server does not say how long it was busy with a request")
+    def bill(self, outcome: Outcome, request: Request) -> Bill:
+        return Bill(unpriced="a server does not say how long it was busy with a request")
 
     def cache_model(self, **switches: Any) -> VllmCacheModel:
         return make_model(VllmCacheModel, switches)

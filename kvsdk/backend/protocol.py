@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Protocol, Self
 
+from kvsdk.backend.bill import Bill, EngineTime
 from kvsdk.backend.cache_model import CacheModel
 from kvsdk.backend.capabilities import Capabilities
 from kvsdk.prompt import Part, Request
-from kvsdk.reply import Cost, Event, Miss, StopReason
+from kvsdk.reply import Event, Miss, StopReason
 from kvsdk.usage import Usage
 
 
@@ -61,8 +61,10 @@ class Outcome:
         usage: Token counts.
         raw: The body.
         complete: Whether the answer has its end (a stream may be cut).
-        bill: What the price depends on beside the counts: the service tier that was billed, or the seconds
-            that a local engine was busy with it.
+        terms: What the price depends on beside the counts, as the answer says it: the service tier that was
+            billed, the speed, the region.
+        calls: Server tools that are billed by the call, such as `{"web_search": 2}`.
+        engine: The seconds that a local engine measured.
         ttft_s: Seconds to the first token, where the backend itself says so.
         diagnosis: Why the cache missed, where the backend itself says so.
         notes: What else the caller should know.
@@ -75,7 +77,9 @@ class Outcome:
     usage: Usage
     raw: Mapping[str, Any]
     complete: bool = True
-    bill: Mapping[str, Any] = field(default_factory=dict)
+    terms: Mapping[str, str] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+    engine: EngineTime | None = None
     ttft_s: float | None = None
     diagnosis: Miss | None = None
     notes: tuple[str, ...] = ()
@@ -202,8 +206,8 @@ class Backend(Protocol):
         """What the caller should know of how a planned request is cached, such as the mode. Pure."""
         ...
 
-    def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
-        """What the answer cost."""
+    def bill(self, outcome: Outcome, request: Request) -> Bill:
+        """What the answer is billed for; `kvsdk.cost.rate` makes dollars of it. Pure."""
         ...
 
     def cache_model(self, **switches: Any) -> CacheModel:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import kvsdk
-from kvsdk.cli import demo, explain, report
+from kvsdk.cli import bill, demo, explain, prices, report, rerate
 
 app = typer.Typer(
     name="kvsdk",
@@ -16,9 +16,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("bill")(bill.bill_command)
 app.command("demo")(demo.demo)
 app.command("explain")(explain.explain_command)
+app.command("prices")(prices.prices_command)
 app.command("report")(report.report_command)
+app.command("rerate")(rerate.rerate_command)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -26,6 +26,7 @@ from kvsdk.caching import (
 from kvsdk.caching.log import LoggedRequest
 from kvsdk.caching.volatile import shape
 from kvsdk.cli.explain_findings import FindingBook
+from kvsdk.cost import rate
 from kvsdk.errors import UnknownScheme
 from kvsdk.prompt import TTL_SECONDS, Text
 from kvsdk.reply import Miss
@@ -262,7 +263,7 @@ def _extra_cost(
     costs = []
     for counts in (usage, _had_it_been_read(usage, row.missed_tokens)):
         outcome = Outcome.of_usage(backend.model, counts)
-        costs.append(backend.cost(outcome, planned.request, at).total)
+        costs.append(rate(backend.bill(outcome, planned.request), at=at).total)
     actual, hit = costs
     return None if actual is None or hit is None else actual - hit
 

@@ -2,59 +2,49 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_DOWN, Decimal
 
+from kvsdk.backend import EngineTime
 from kvsdk.reply import Cost
-from kvsdk.usage import Usage
 
 _PICO = Decimal("1e-12")
 
 
-def machine_cost(
-    usage: Usage,
-    *,
-    usd_per_hour: Decimal | None,
-    prefill_s: float | None,
-    decode_s: float | None,
-    prefill_s_per_token: float | None = None,
-) -> Cost:
-    """What a request cost on an engine that costs `usd_per_hour`.
+def machine_cost(engine: EngineTime) -> Cost:
+    """What a request cost on an engine of one's own: its seconds of the engine at `usd_per_hour`.
 
-    The engine divides each of its steps among the requests that run in it; a request's share of the steps
-    up to its first token is its prefill, the rest its decode. So the costs of all requests sum to the time
-    the engine was busy. Rounded to 1e-12 dollars.
+    Loading KV is the cost of a cache read, storing KV that of a write, computing the prompt that of input.
+    Each is rounded down to 1e-12 dollars, so that all requests together never cost more than the machine.
+    Without `usd_per_hour` there is no cost, and a reason.
 
-    Args:
-        usage: The counts.
-        usd_per_hour: What the machine costs, or None: then there is no cost, and a reason.
-        prefill_s: Seconds of the engine up to the first token.
-        decode_s: Seconds of the engine after it.
-        prefill_s_per_token: Seconds that this engine takes to compute one prompt token, as measured so far.
-            With it, `without_cache` and `saved` are given: what computing the cached tokens would have cost.
+    With `prefill_s_per_token`, `without_cache` and `saved` are given: what computing the cached tokens would
+    have cost at the rate measured so far, less what loading and storing them did cost.
     """
-    if usd_per_hour is None:
+    rate = engine.usd_per_hour
+    if rate is None:
         return Cost(reason="no usd_per_hour was given for this engine")
-    if prefill_s is None or decode_s is None:
-        return Cost(reason="the engine did not report the time it took")
-    prefill, decode = _dollars(prefill_s, usd_per_hour), _dollars(decode_s, usd_per_hour)
-    total = prefill + decode
-    saved = None
-    if prefill_s_per_token is not None and usage.cache_read_tokens is not None:
-        saved = _dollars(prefill_s_per_token * usage.cache_read_tokens, usd_per_hour)
-    zero = Decimal(0)
+    prefill, decode = _dollars(engine.prefill_s, rate), _dollars(engine.decode_s, rate)
+    load, store = _dollars(engine.load_s, rate), _dollars(engine.store_s, rate)
+    total = prefill + decode + load + store
+    without_cache = None
+    if engine.prefill_s_per_token is not None and engine.cached_tokens is not None:
+        without_cache = prefill + decode + _dollars(engine.prefill_s_per_token * engine.cached_tokens, rate)
     return Cost(
         input=prefill,
-        cache_read=zero,
-        cache_write=zero,
+        cache_read=load,
+        cache_write=store,
         output=decode,
-        storage=zero,
+        storage=Decimal(0),
+        tools=Decimal(0),
         total=total,
-        without_cache=None if saved is None else total + saved,
-        saved=saved,
-        price_source=f"usd_per_hour={usd_per_hour}",
-        reason=None if saved is None else "saved: cached tokens at this engine's measured prefill rate",
+        without_cache=without_cache,
+        saved=None if without_cache is None else without_cache - total,
+        price_source=f"usd_per_hour={rate}",
+        reason=None
+        if without_cache is None
+        else "saved: cached tokens at this engine's measured prefill rate",
     )
 
 
 def _dollars(seconds: float, usd_per_hour: Decimal) -> Decimal:
-    return (Decimal(repr(seconds)) * usd_per_hour / 3600).quantize(_PICO, ROUND_HALF_UP)
+    return (Decimal(repr(seconds)) * usd_per_hour / 3600).quantize(_PICO, ROUND_DOWN)

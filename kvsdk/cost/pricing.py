@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from kvsdk.reply import Cost
@@ -22,7 +22,10 @@ class Rates:
         write: Input written to the cache, by TTL; a TTL that is not in it has no known price.
         output: Generated tokens.
         default_ttl: The TTL of a write whose TTL was not reported.
-        source: Where the prices are from.
+        source: Where the prices are from, with version or date.
+        calls: Server tools, in dollars per call.
+        storage_per_hour: Keeping a million tokens in a cache for an hour, where that is sold.
+        estimated: Why these prices may not be what is billed; None where they are.
     """
 
     fresh: Decimal
@@ -31,9 +34,19 @@ class Rates:
     output: Decimal
     default_ttl: str
     source: str
+    calls: Mapping[str, Decimal] = field(default_factory=dict)
+    storage_per_hour: Decimal | None = None
+    estimated: str | None = None
 
 
-def price(usage: Usage, rates: Rates, *, asked_ttls: Collection[str] = ()) -> Cost:
+def price(
+    usage: Usage,
+    rates: Rates,
+    *,
+    asked_ttls: Collection[str] = (),
+    calls: Mapping[str, int] | None = None,
+    stored_token_hours: Decimal = Decimal(0),
+) -> Cost:
     """What a usage costs at these rates.
 
     Args:
@@ -41,48 +54,62 @@ def price(usage: Usage, rates: Rates, *, asked_ttls: Collection[str] = ()) -> Co
         rates: The model's prices for a prompt of this size.
         asked_ttls: The TTLs of the request's marks. Where the split of the writes by TTL is absent, they are
             taken as the default TTL's, or as the longest of these if that is longer (an upper bound).
+        calls: Server tools that were called, and how often.
+        stored_token_hours: Tokens kept in a cache times hours, where a vendor sells that.
 
     Returns:
         Exact parts when every count that matters is known. Otherwise `total` is the upper bound,
         `estimated` is true, `low` and `high` enclose the cost, and `reason` says what was not reported.
     """
-    if usage.input_tokens is None or usage.output_tokens is None:
-        missing = "input" if usage.input_tokens is None else "output"
-        return Cost(price_source=rates.source, reason=f"the count of {missing} tokens was not reported")
-    unpriced = [ttl for ttl in usage.cache_write_by_ttl or () if rates.write and ttl not in rates.write]
-    if unpriced:
-        return Cost(price_source=rates.source, reason=f"no price is known for writes kept {unpriced[0]}")
+    why_not = _unpriced(usage, rates, calls or {}, stored_token_hours)
+    if why_not is not None:
+        return Cost(price_source=rates.source, reason=why_not)
+    assert usage.input_tokens is not None
+    assert usage.output_tokens is not None
     output = usage.output_tokens * rates.output / _MTOK
-    without_cache = usage.input_tokens * rates.fresh / _MTOK + output
+    tools = sum((count * rates.calls[name] for name, count in (calls or {}).items() if count), Decimal(0))
+    storage = stored_token_hours * (rates.storage_per_hour or 0) / _MTOK
+    without_cache = usage.input_tokens * rates.fresh / _MTOK + output + tools
+    fixed = Cost(
+        output=output, storage=storage, tools=tools, without_cache=without_cache, price_source=rates.source
+    )
     if not usage.is_consistent:
-        return _bounds(usage, rates, output, without_cache, "more tokens cached than sent were reported")
+        return _bounds(usage, rates, fixed, "more tokens cached than sent were reported")
     writes = _price_writes(usage, rates, asked_ttls)
     if usage.fresh_tokens is None or usage.cache_read_tokens is None or writes is None:
-        return _bounds(usage, rates, output, without_cache, "the use of the cache was not reported")
+        return _bounds(usage, rates, fixed, "the use of the cache was not reported")
     low, high, reason = writes
     if usage.estimated:
         reason = f"estimated: {', '.join(sorted(usage.estimated))}"
+    reason = reason or rates.estimated
     fresh = usage.fresh_tokens * rates.fresh / _MTOK
     read = usage.cache_read_tokens * rates.read / _MTOK
-    total = fresh + read + high + output
-    return Cost(
+    total = fresh + read + high + output + tools + storage
+    return replace(
+        fixed,
         input=fresh,
         cache_read=read,
         cache_write=high,
-        output=output,
-        storage=Decimal(0),
         total=total,
-        without_cache=without_cache,
         saved=without_cache - total,
-        price_source=rates.source,
         estimated=reason is not None,
-        low=fresh + read + low + output if reason else None,
+        low=total - high + low if reason else None,
         high=total if reason else None,
         reason=reason,
     )
 
 
-_SUMMED = ("input", "cache_read", "cache_write", "output", "storage", "total", "without_cache", "saved")
+_SUMMED = (
+    "input",
+    "cache_read",
+    "cache_write",
+    "output",
+    "storage",
+    "tools",
+    "total",
+    "without_cache",
+    "saved",
+)
 
 
 def total_cost(costs: Sequence[Cost]) -> Cost:
@@ -108,6 +135,24 @@ def _sum(values: Sequence[Decimal | None]) -> Decimal | None:
     return sum(known, Decimal(0)) if len(known) == len(values) else None
 
 
+def _unpriced(
+    usage: Usage, rates: Rates, calls: Mapping[str, int], stored_token_hours: Decimal
+) -> str | None:
+    """Why nothing can be said of the cost, or None."""
+    for name, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+        if count is None:
+            return f"the count of {name} tokens was not reported"
+    for ttl in usage.cache_write_by_ttl or ():
+        if rates.write and ttl not in rates.write:
+            return f"no price is known for writes kept {ttl}"
+    for name, count in calls.items():
+        if count and name not in rates.calls:
+            return f"no price is known for a {name.replace('_', ' ')}"
+    if stored_token_hours and rates.storage_per_hour is None:
+        return "no price is known for keeping a cache"
+    return None
+
+
 def _price_writes(
     usage: Usage, rates: Rates, asked_ttls: Collection[str]
 ) -> tuple[Decimal, Decimal, str | None] | None:
@@ -122,15 +167,19 @@ def _price_writes(
         most = max({usual, *longest})
         reason = "the TTL of the writes was not reported" if most != usual and count else None
         return count * usual / _MTOK, count * most / _MTOK, reason
+    priced = sum((tokens * rates.write.get(ttl, rates.fresh) for ttl, tokens in split.items()), Decimal(0))
     rest = count - sum(split.values())  # a stream's split may be older than its count
-    total = rest * rates.write.get(rates.default_ttl, rates.fresh)
-    total += sum((tokens * rates.write.get(ttl, rates.fresh) for ttl, tokens in split.items()), Decimal(0))
+    if rest < 0:
+        least = count * min(rates.write.get(ttl, rates.fresh) for ttl in split)
+        return least / _MTOK, priced / _MTOK, "more writes by TTL than writes were reported"
+    total = priced + rest * rates.write.get(rates.default_ttl, rates.fresh)
     return total / _MTOK, total / _MTOK, None
 
 
-def _bounds(usage: Usage, rates: Rates, output: Decimal, without_cache: Decimal, reason: str) -> Cost:
-    """The interval over every split of the input that the reported counts allow."""
+def _bounds(usage: Usage, rates: Rates, fixed: Cost, reason: str) -> Cost:
+    """The interval over every split of the input that the reported counts allow; `fixed` has the rest."""
     assert usage.input_tokens is not None
+    assert fixed.without_cache is not None
     candidates = {rates.fresh}
     read = write = Decimal(0)
     known = 0
@@ -145,15 +194,16 @@ def _bounds(usage: Usage, rates: Rates, output: Decimal, without_cache: Decimal,
     else:
         candidates.update(rates.write.values())
     unknown = usage.input_tokens - known
-    low = (read + write + unknown * min(candidates)) / _MTOK + output
-    high = (read + write + unknown * max(candidates)) / _MTOK + output
+    beside = sum(
+        (part for part in (fixed.output, fixed.storage, fixed.tools) if part is not None), Decimal(0)
+    )
+    low = (read + write + unknown * min(candidates)) / _MTOK + beside
+    high = (read + write + unknown * max(candidates)) / _MTOK + beside
     is_exact = low == high and not usage.estimated
-    return Cost(
-        output=output,
+    return replace(
+        fixed,
         total=high,
-        without_cache=without_cache,
-        saved=without_cache - high,
-        price_source=rates.source,
+        saved=fixed.without_cache - high,
         estimated=not is_exact,
         low=None if is_exact else low,
         high=None if is_exact else high,

@@ -173,3 +173,29 @@ def test_a_ttl_without_a_price_has_no_cost() -> None:
     cost = price(usage, SONNET)
     assert cost.total is None
     assert cost.reason == "no price is known for writes kept 12h"
+
+
+def test_more_writes_by_ttl_than_writes_are_an_interval() -> None:
+    """100 written, 500 of them for 5 minutes: no such thing, so at least 100 and at most what was split."""
+    usage = Usage.of_parts(fresh=0, read=0, write=100, output=0, write_by_ttl={"5m": 500, "1h": 0})
+    cost = price(usage, SONNET)
+    assert cost.estimated
+    assert cost.low == Decimal("3.75") * 100 / MTOK
+    assert cost.total == cost.high == Decimal("3.75") * 500 / MTOK
+    assert "more writes" in str(cost.reason)
+
+
+def test_rates_that_may_not_be_billed_give_an_estimate() -> None:
+    """With the reason, and as an interval of one point."""
+    from dataclasses import replace
+
+    usage = Usage.of_parts(fresh=10, read=0, write=0, output=0)
+    cost = price(usage, replace(SONNET, estimated="a commitment is billed"))
+    assert (cost.estimated, cost.reason) == (True, "a commitment is billed")
+    assert cost.low == cost.total == cost.high == Decimal(3) * 10 / MTOK
+
+
+def test_keeping_a_cache_without_a_price_has_no_total() -> None:
+    """Not nothing."""
+    usage = Usage.of_parts(fresh=10, read=0, write=0, output=0)
+    assert price(usage, SONNET, stored_token_hours=Decimal(1)).total is None

@@ -1,24 +1,30 @@
-"""List prices: known cases of what others got wrong, with the arithmetic."""
+"""From bills to dollars: known cases of what others got wrong, with the arithmetic."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from kvsdk import Cost, Usage
-from kvsdk.cost import list_price
+from kvsdk.backend import Bill, BillLine, Tariff
+from kvsdk.cost import rate
 
 AT = datetime(2026, 11, 30, tzinfo=UTC)
 MTOK = 1_000_000
 
 
-def anthropic(usage: Usage, model: str = "claude-sonnet-4-5", **fields: object) -> Cost:
-    return list_price(usage, model, at=AT, provider="anthropic", **fields)  # type: ignore[arg-type]
+def cost_of(usage: Usage, **tariff: Any) -> Cost:
+    return rate(Bill(lines=(BillLine(usage=usage, tariff=Tariff(**tariff)),)), at=AT)
 
 
-def openai(usage: Usage, model: str = "gpt-5.6-sol", **fields: object) -> Cost:
-    return list_price(usage, model, at=AT, provider="openai", default_ttl="30m", **fields)  # type: ignore[arg-type]
+def anthropic(usage: Usage, model: str = "claude-sonnet-4-5", **terms: str) -> Cost:
+    return cost_of(usage, model=model, provider="anthropic", terms=terms)
+
+
+def openai(usage: Usage, model: str = "gpt-5.6-sol", **terms: str) -> Cost:
+    return cost_of(usage, model=model, provider="openai", default_ttl="30m", terms=terms)
 
 
 SPLIT = Usage.of_parts(fresh=7, read=12000, write=1500, output=200, write_by_ttl={"5m": 500, "1h": 1000})
@@ -68,14 +74,14 @@ def test_a_long_prompts_cache_and_output_are_dearer_too() -> None:
 
 def test_a_batch_is_half_price_throughout() -> None:
     """Reads and both kinds of writes too."""
-    cost = anthropic(SPLIT, context={"processing": "batch"})
+    cost = anthropic(SPLIT, processing="batch")
     assert cost.total == Decimal("0.014496") / 2 == Decimal("0.007248")
 
 
 def test_fast_mode_doubles_writes() -> None:
     """44667 tokens written for 5 minutes by Opus 4.8 in fast mode: 2 x 6.25."""
     usage = Usage.of_parts(fresh=0, read=0, write=44667, output=0)
-    cost = anthropic(usage, "claude-opus-4-8", context={"speed": "fast"})
+    cost = anthropic(usage, "claude-opus-4-8", speed="fast")
     assert cost.total == Decimal("6.25") * 2 * 44667 / MTOK == Decimal("0.5583375")
 
 
@@ -95,18 +101,14 @@ def test_an_unknown_model_has_no_price_and_a_reason() -> None:
 
 def test_an_unknown_address_has_no_price() -> None:
     """A server of one's own that serves a model of a vendor's name is not priced from the vendor's list."""
-    cost = list_price(SPLIT, "gpt-4o", at=AT, api_url="http://127.0.0.1:8000/v1")
+    cost = cost_of(SPLIT, model="gpt-4o", api_url="http://127.0.0.1:8000/v1")
     assert cost.total is None
 
 
 def test_a_vendors_address_has_its_price() -> None:
     """A compatible server that the price library knows."""
-    cost = list_price(
-        Usage.of_total(1000, read=0, write=0, output=0),
-        "deepseek-v4-pro",
-        at=AT,
-        api_url="https://api.deepseek.com",
-    )
+    usage = Usage.of_total(1000, read=0, write=0, output=0)
+    cost = cost_of(usage, model="deepseek-v4-pro", api_url="https://api.deepseek.com")
     assert cost.total is not None
     assert "deepseek" in str(cost.price_source)
 
