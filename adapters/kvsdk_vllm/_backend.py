@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from kvsdk.backend import (
     AsyncChannel,
     Backend,
     BackendSpec,
+    Bill,
     Call,
     Capabilities,
     Channel,
@@ -20,10 +21,8 @@ from kvsdk.backend import (
     reject_unknown_options,
 )
 from kvsdk.backend.cache_model import make_model
-from kvsdk.cost import machine_cost
 from kvsdk.errors import BackendNotInstalled, BackendProtocolError, ConfigurationError
 from kvsdk.prompt import Request
-from kvsdk.reply import Cost
 
 from kvsdk_vllm._cache_model import VllmCacheModel
 from kvsdk_vllm._facts import capabilities
@@ -122,14 +121,10 @@ class VllmBackend:
     def notes(self, request: Request) -> tuple[str, ...]:
         return ()
 
-    def cost(self, outcome: Outcome, request: Request, at: datetime) -> Cost:
-        return machine_cost(
-            outcome.usage,
-            usd_per_hour=self._usd_per_hour,
-            prefill_s=outcome.bill.get("prefill_s"),
-            decode_s=outcome.bill.get("decode_s"),
-            prefill_s_per_token=outcome.bill.get("prefill_s_per_token"),
-        )
+    def bill(self, outcome: Outcome, request: Request) -> Bill:
+        if outcome.engine is None:
+            return Bill(unpriced="the engine did not report the time it took")
+        return Bill(engine=replace(outcome.engine, usd_per_hour=self._usd_per_hour))
 
     def cache_model(self, **switches: Any) -> VllmCacheModel:
         known = {} if self._block_size is None else {"block_size": self._block_size}

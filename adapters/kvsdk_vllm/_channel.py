@@ -29,15 +29,17 @@ class EngineEvents:
         self._engine = engine
         self._ready: deque[dict[str, Any]] = deque()
         self._is_over = False
+        self._meters: dict[str, Any] = {}
         self._sieve, self._notes = prepared.sieve, prepared.notes
         self._job = Job(call.id, prepared.prompt, prepared.params, self._deliver, call.request.session)
         engine.thread.submit(self._job)
 
     def abort(self) -> None:
-        """Stop the request unless it has ended."""
+        """Stop the request unless it has ended. What it used until now is in the meters of its last event."""
         if not self._is_over:
             self._is_over = True
             self._engine.thread.abort(self._job.id)
+            self._meters.update(self._used())
 
     def _deliver(self, item: RequestOutput | BackendError) -> None:
         raise NotImplementedError
@@ -51,7 +53,7 @@ class EngineEvents:
         if output.finish_reason == "error":
             self._is_over = True
             raise BackendUnavailable("the engine failed at this request", backend="vllm")
-        meters = self._meters(item)
+        meters = self._meters = self._measure(item)
         for event in self._sieve.feed(output.text):
             self._ready.append({**event, "meters": meters})
         if item.finished:
@@ -61,17 +63,24 @@ class EngineEvents:
             reason = {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
             self._ready.append({"type": "end", "meters": meters, "notes": self._notes, **reason})
 
-    def _meters(self, item: RequestOutput) -> dict[str, Any]:
-        job = self._job
+    def _measure(self, item: RequestOutput) -> dict[str, Any]:
         return {
-            "id": job.id,
+            "id": self._job.id,
             "prompt_tokens": len(item.prompt_token_ids or ()),
             "cached_tokens": item.num_cached_tokens,
             "created_tokens": item.num_cache_creation_tokens,
+            **self._used(),
+        }
+
+    def _used(self) -> dict[str, Any]:
+        """What grows while the engine computes."""
+        job = self._job
+        return {
             "output_tokens": job.output_tokens,
             "ttft_s": job.ttft_s,
             "prefill_s": job.prefill_s,
             "decode_s": job.decode_s,
+            "queue_s": job.queue_s,
             "prefill_s_per_token": self._engine.thread.prefill_s_per_token,
         }
 

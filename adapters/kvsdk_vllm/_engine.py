@@ -3,9 +3,9 @@
 Calls from many threads and event loops meet in the engine's own scheduler: each submits its request and gets
 its outputs as they come, so they run in one batch, stream, and can be aborted.
 
-The time of each step is divided evenly among the requests that were in the engine during it. A request's
-share up to its first token is its prefill, the rest its decode; the shares of all requests sum to the time
-the engine was busy.
+The time that the engine is busy is divided among the requests by the tokens it computes for each (see
+`_meter`); the shares of all requests sum to it. A request's share up to its first token is its prefill, the
+rest its decode. Before the first batch that computes something for it, it waits and pays nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvsdk.errors import BackendError, BackendUnavailable, RequestRejected
 
+from kvsdk_vllm._meter import StepMeter
+
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
     from vllm.inputs import TokensPrompt
@@ -30,7 +32,10 @@ logger = logging.getLogger("kvsdk.vllm")
 
 @dataclass(slots=True)
 class Job:
-    """One request in the engine. `deliver` gets its outputs, or an error, on the engine's thread."""
+    """One request in the engine. `deliver` gets its outputs, or an error, on the engine's thread.
+
+    Its seconds grow with every batch; `queue_s` is None until it has left the queue.
+    """
 
     id: str
     prompt: TokensPrompt
@@ -39,6 +44,7 @@ class Job:
     session: str | None = None
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    queue_s: float | None = None
     submitted_s: float = field(default_factory=time.perf_counter)
     ttft_s: float | None = None
     output_tokens: int = 0
@@ -60,6 +66,7 @@ class EngineThread:
         self._running: dict[str, Job] = {}
         self._closing = False
         self._failure: BaseException | None = None
+        self._meter = StepMeter()
         self._prefill_s = 0.0
         self._prefilled_tokens = 0
         self._is_ready = threading.Event()
@@ -78,6 +85,11 @@ class EngineThread:
     def prefill_s_per_token(self) -> float | None:
         """Engine seconds per computed prompt token, over all requests so far; None before the first."""
         return self._prefill_s / self._prefilled_tokens if self._prefilled_tokens else None
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the engine was busy so far, up to the last batch."""
+        return self._meter.busy_s
 
     def submit(self, job: Job) -> None:
         """Hand a request to the engine.
@@ -108,6 +120,7 @@ class EngineThread:
     def _run(self, make: Callable[[], LLMEngine]) -> None:
         try:
             self._engine = make()
+            self._meter.watch(self._engine)
         except BaseException as error:  # noqa: BLE001  # raised again by the constructor
             self._failure = error
             return
@@ -117,6 +130,8 @@ class EngineThread:
             while self._take_in():
                 if self._running:
                     self._step()
+                if not self._running:
+                    self._meter.rest()
             self._engine.engine_core.shutdown()
             self._fail_all(BackendUnavailable("the engine was closed", backend="vllm"))
         except Exception as error:  # whatever stops the engine must reach its callers
@@ -156,19 +171,30 @@ class EngineThread:
             self._running[job.id] = job
 
     def _step(self) -> None:
-        started_s = time.perf_counter()
+        self._meter.begin(time.perf_counter())
         outputs = self._engine.step()
         now_s = time.perf_counter()
-        share_s = (now_s - started_s) / len(self._running)
-        for job in self._running.values():
-            if job.ttft_s is None:
-                job.prefill_s += share_s
-            else:
-                job.decode_s += share_s
+        self._bill(now_s)
         for output in outputs:
             job = self._running.get(output.request_id)
             if job is not None:
                 self._hand_out(job, output, now_s)
+
+    def _bill(self, now_s: float) -> None:
+        """Give each request its share of the time since the last batch."""
+        started_s = self._meter.started_s
+        assert started_s is not None
+        jobs = {job.engine_id or job.id: job for job in self._running.values()}
+        for name, seconds in self._meter.end(now_s, jobs).items():
+            job = jobs.get(name) or jobs.get(name.partition("_")[2])  # one of several answers: "0_ID"
+            if job is None:
+                continue
+            if job.queue_s is None and self._meter.is_exact:
+                job.queue_s = max(0.0, started_s - job.submitted_s)
+            if job.ttft_s is None:
+                job.prefill_s += seconds
+            else:
+                job.decode_s += seconds
 
     def _hand_out(self, job: Job, output: Any, now_s: float) -> None:
         if job.ttft_s is None and output.outputs and output.outputs[0].token_ids:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvsdk.backend import Outcome
+from kvsdk.backend import EngineTime, Outcome
 from kvsdk.prompt import Part, Text, ToolCall
 from kvsdk.reply import Event, PartEnd, StopReason, TextDelta, ToolCallDelta
 from kvsdk.usage import Usage
 
 _REASONS = ("finish_reason", "stop_reason")
-_BILL = ("prefill_s", "decode_s", "prefill_s_per_token")
+_SECONDS = ("prefill_s", "decode_s", "load_s", "store_s", "queue_s", "prefill_s_per_token")
 
 
 class EngineReader:
@@ -55,7 +55,7 @@ class EngineReader:
             usage=_usage(meters),
             raw={**meters, **{name: end[name] for name in _REASONS if name in end}},
             complete=self._end is not None,
-            bill={name: meters[name] for name in _BILL if name in meters},
+            engine=_engine_time(meters),
             ttft_s=meters.get("ttft_s"),
             notes=tuple(end.get("notes", ())),
         )
@@ -71,6 +71,13 @@ def _stop_reason(end: Mapping[str, Any]) -> StopReason:
     if end.get("finish_reason") != "stop":
         return "other"
     return "stop_sequence" if isinstance(end.get("stop_reason"), str) else "end_turn"
+
+
+def _engine_time(meters: Mapping[str, Any]) -> EngineTime | None:
+    if "prefill_s" not in meters:
+        return None
+    seconds = {name: meters[name] for name in _SECONDS if name in meters}
+    return EngineTime(**seconds, cached_tokens=meters.get("cached_tokens"))
 
 
 def _usage(meters: Mapping[str, Any]) -> Usage:

@@ -71,6 +71,7 @@ def test_cost_is_the_engines_time(local: kvsdk.Client) -> None:
     assert reply.cost.input is not None
     assert reply.cost.output is not None
     assert reply.cost.total == reply.cost.input + reply.cost.output
+    assert meters["queue_s"] >= 0  # waiting is known, and in neither part
 
 
 def test_without_a_price_there_is_no_cost(
