@@ -3,6 +3,7 @@
 from kvsdk.backend import Backend, CacheBlock, CacheModel, Capabilities, Predicted, backend
 from kvsdk.backend.modelling import cache_model
 from kvsdk.client import AsyncClient, AsyncSession, AsyncStream, CallOptions, Client, Session, Stream
+from kvsdk.cost.budget import Budget
 from kvsdk.errors import (
     AuthenticationFailed,
     BackendError,
@@ -11,6 +12,7 @@ from kvsdk.errors import (
     BackendTimeout,
     BackendUnavailable,
     BackendUnreachable,
+    BudgetExceeded,
     CircuitOpen,
     ConfigurationError,
     DeadlineExceeded,
@@ -69,6 +71,7 @@ __all__ = [
     "AsyncClient",
     "AsyncSession",
     "AsyncStream",
+    "Budget",
     "CallOptions",
     "Client",
     "RetryPolicy",
@@ -119,6 +122,7 @@ __all__ = [
     "BackendTimeout",
     "BackendUnavailable",
     "BackendUnreachable",
+    "BudgetExceeded",
     "CircuitOpen",
     "ConfigurationError",
     "DeadlineExceeded",

@@ -24,6 +24,7 @@ KvsdkError
 │   └── StreamTruncated        a stream that stopped before its end
 ├── DeadlineExceeded           `timeout_s` is over
 ├── CircuitOpen                a breaker holds requests back
+├── BudgetExceeded             the call could cost more than a budget has left; it was not sent
 └── LedgerError                the cost ledger cannot be used
     └── LedgerTooNew           written by a newer kvsdk
 ```
@@ -33,6 +34,8 @@ A cache miss is a value (`kvsdk.Miss`), never an error.
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
 from typing import Any, ClassVar
 
 
@@ -201,6 +204,45 @@ class DeadlineExceeded(KvsdkError):
 
 class CircuitOpen(KvsdkError):
     """A circuit breaker holds requests back; `retry_after_s` says for how long."""
+
+
+class BudgetExceeded(KvsdkError):
+    """The most that a call could cost does not fit into a budget, or cannot be known. It was not sent.
+
+    For a retry, the earlier attempt's error is `__cause__`.
+
+    Attributes:
+        scope: Whose budget it is, in words, such as `tenant 'acme'`.
+        limit_usd: What may be spent.
+        spent_usd: What was, in the current window.
+        reserved_usd: What calls in flight could still cost.
+        left_usd: What a call may cost now; never below 0.
+        needed_usd: What this call could cost at most; None where nobody can know.
+        resets_at: When all of the budget is there again, in UTC; None for never.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        scope: str | None = None,
+        limit_usd: Decimal | None = None,
+        spent_usd: Decimal | None = None,
+        reserved_usd: Decimal | None = None,
+        left_usd: Decimal | None = None,
+        needed_usd: Decimal | None = None,
+        resets_at: datetime | None = None,
+        backend: str | None = None,
+        model: str | None = None,
+    ) -> None:
+        super().__init__(message, backend=backend, model=model)
+        self.scope = scope
+        self.limit_usd = limit_usd
+        self.spent_usd = spent_usd
+        self.reserved_usd = reserved_usd
+        self.left_usd = left_usd
+        self.needed_usd = needed_usd
+        self.resets_at = resets_at
 
 
 class LedgerError(KvsdkError):

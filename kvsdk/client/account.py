@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvsdk._ids import new_id
-from kvsdk.backend import Backend, Outcome
+from kvsdk.backend import Backend, Call, Outcome
 from kvsdk.caching import (
     Seen,
     TokenScale,
@@ -22,9 +22,11 @@ from kvsdk.caching import (
     with_diagnosis,
     with_prediction,
 )
+from kvsdk.client.bound import Bound, upper_bound
 from kvsdk.client.forecast import Forecast
+from kvsdk.client.marks import prefix_marks
 from kvsdk.client.options import CheckedCall
-from kvsdk.cost import LedgerRow
+from kvsdk.cost import LedgerRow, rate
 from kvsdk.cost.row import RowState
 from kvsdk.errors import KvsdkError
 from kvsdk.reply import (
@@ -38,6 +40,9 @@ from kvsdk.reply import (
     TokenCount,
 )
 from kvsdk.usage import Usage
+
+if TYPE_CHECKING:
+    from kvsdk.cost import PriceBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +61,17 @@ class Attempt:
 class Account:
     """The plan and the prefix of one call, and what is made of its outcomes. No I/O and no clock."""
 
-    def __init__(self, backend: Backend, call: CheckedCall, forecast: Forecast) -> None:
+    def __init__(
+        self, backend: Backend, call: CheckedCall, forecast: Forecast, prices: PriceBook | None = None
+    ) -> None:
         self.operation_id = new_id("op")
         self.plan = plan(call.request, backend.capabilities, strict=call.strict)
         self.prefix = digest(call.request)
         self._backend = backend
         self._call = call
         self._forecast = forecast
+        self._prices = prices
+        self._before = call.state.seen if call.state else None
 
     # ------------------------------------------------------------------ for the caller
 
@@ -75,7 +84,7 @@ class Account:
             parts=outcome.parts,
             stop_reason=outcome.stop_reason,
             usage=outcome.usage,
-            cost=self._backend.cost(outcome, self.plan.request, attempt.at),
+            cost=self.cost(outcome, attempt),
             cache=self._cache_report(outcome, attempt),
             backend=self._backend.scheme,
             model=outcome.model or self._backend.model,
@@ -84,6 +93,22 @@ class Account:
             attempts=attempt.number,
             raw=outcome.raw,
             response_format=self._call.request.response_format,
+        )
+
+    def cost(self, outcome: Outcome, attempt: Attempt) -> Cost:
+        """What an outcome costs at the prices of the attempt's day."""
+        return rate(self._backend.bill(outcome, self.plan.request), at=attempt.at, prices=self._prices)
+
+    def bound(self, call: Call, attempt: Attempt, timeout_s: float | None) -> Bound:
+        """The most that an attempt could cost, before it is sent."""
+        return upper_bound(
+            self._backend,
+            self.plan.request,
+            call,
+            self.prefix.size_bytes,
+            at=attempt.at,
+            timeout_s=timeout_s,
+            prices=self._prices,
         )
 
     def notes(self) -> tuple[str, ...]:
@@ -114,7 +139,7 @@ class Account:
             estimated=frozenset({"input_tokens"}),
         )
         outcome = Outcome.of_usage(self._backend.model, usage)
-        return predicted, self._backend.cost(outcome, self.plan.request, Attempt(1, at_s).at)
+        return predicted, self.cost(outcome, Attempt(1, at_s))
 
     def _scale(self) -> TokenScale:
         seen = self._call.state.seen if self._call.state else None
@@ -165,9 +190,17 @@ class Account:
     # ------------------------------------------------------------------ for the ledger
 
     def row(
-        self, reply: Reply, attempt: Attempt, state: RowState, *, took_s: float, error: BaseException | None
+        self,
+        reply: Reply,
+        outcome: Outcome,
+        attempt: Attempt,
+        state: RowState,
+        *,
+        took_s: float,
+        error: BaseException | None,
     ) -> LedgerRow:
         """The row of an attempt that was answered, wholly or in part."""
+        before = self._before.prefix if self._before else None
         return LedgerRow(
             **self._row_head(attempt),
             state=state,
@@ -178,6 +211,8 @@ class Account:
             stop_reason=reply.stop_reason if state == "ok" else None,
             usage=reply.usage,
             cost=reply.cost,
+            bill=self._backend.bill(outcome, self.plan.request),
+            prefix=prefix_marks(self.plan, self.prefix, before, reply.usage.input_tokens),
             ttft_s=reply.latency.ttft_s,
             total_s=took_s,
         )

@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvsdk._text import excerpt
 from kvsdk.backend import Answer, Backend, Call, Events, Outcome, Reader
 from kvsdk.client.account import Account, Attempt, as_partial, with_estimates
 from kvsdk.client.forecast import Forecast
 from kvsdk.client.options import CheckedCall
+from kvsdk.client.reserving import Reserving
 from kvsdk.cost import LedgerRow
+from kvsdk.cost.budget_account import Budgets
 from kvsdk.cost.row import RowState
 from kvsdk.errors import (
     BackendError,
@@ -40,6 +42,9 @@ from kvsdk.resilience import Deadline, RetryPolicy
 from kvsdk.usage import Usage
 from kvsdk.wire import Cancelled, Effect, Emit, Flow
 
+if TYPE_CHECKING:
+    from kvsdk.cost import PriceBook
+
 logger = logging.getLogger("kvsdk")
 
 _DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
@@ -53,6 +58,8 @@ class Runtime:
     retry: RetryPolicy
     has_ledger: bool
     forecast: Forecast
+    prices: PriceBook | None = None
+    budgets: Budgets | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock_s: Callable[[], float] = time.time
 
@@ -64,20 +71,36 @@ class Operation:
         self._runtime = runtime
         self._backend = runtime.backend
         self._call = call
-        self._account = Account(runtime.backend, call, runtime.forecast)
+        self._account = Account(runtime.backend, call, runtime.forecast, runtime.prices)
         self._deadline = Deadline(call.timeout_s, runtime.clock)
         self._attempts = runtime.retry.begin()
         self._attempt = Attempt(1, runtime.wall_clock_s())
         self._started_s = self._attempt_started_s = runtime.clock()
         self._first_token_s: float | None = None
+        self._reserving = Reserving(runtime.budgets, runtime.backend, self._account)
+        self._last_error: BackendError | None = None
 
     # ------------------------------------------------------------------ flows
 
     def generate(self) -> Flow[Reply]:
         """Send, retry, and reply."""
+        try:
+            return (yield from self._generate())
+        finally:
+            self._end()
+
+    def stream(self) -> Flow[Reply]:
+        """Send, retry until the first event, pass events on, and reply."""
+        try:
+            return (yield from self._stream())
+        finally:
+            self._end()
+
+    def _generate(self) -> Flow[Reply]:
         self._start_clock()
         while True:
             wire_call = self._encode(stream=False)
+            yield from self._reserve(wire_call)
             try:
                 answer: Answer = yield Effect("send", (wire_call, self._deadline.remaining_s()))
                 with self._understood(answer.body, answer.request_id):
@@ -90,14 +113,14 @@ class Operation:
                 continue
             self._first_token_s = outcome.ttft_s
             reply = self._reply(outcome, answer.request_id)
-            yield from self._record_reply(reply, "ok")
+            yield from self._record_reply(reply, outcome, "ok")
             return reply
 
-    def stream(self) -> Flow[Reply]:
-        """Send, retry until the first event, pass events on, and reply."""
+    def _stream(self) -> Flow[Reply]:
         self._start_clock()
         while True:
             wire_call = self._encode(stream=True)
+            yield from self._reserve(wire_call)
             try:
                 events: Events = yield Effect("open_stream", (wire_call, self._deadline.remaining_s()))
             except GeneratorExit:
@@ -157,9 +180,10 @@ class Operation:
                 yield from self._record_failure(error)
                 yield from self._wait_or_raise(error)
                 return None
-            partial = self._reply(self._partial(reader), events.request_id)
+            arrived = self._partial(reader)
+            partial = self._reply(arrived, events.request_id)
             state: RowState = "partial" if isinstance(error, KvsdkError) else "cancelled"
-            yield from self._record_reply(partial, state, error)
+            yield from self._record_reply(partial, arrived, state, error)
             if isinstance(error, Cancelled):
                 return partial
             if not isinstance(error, BackendError):
@@ -170,7 +194,7 @@ class Operation:
             raise self._truncated(error, partial, events) from error.__cause__
         yield Effect("close_stream", (events,))
         reply = self._reply(outcome, events.request_id)
-        yield from self._record_reply(reply, "ok")
+        yield from self._record_reply(reply, outcome, "ok")
         with suppress(Cancelled):  # a reader that leaves now has missed nothing
             yield Emit(End(reply))
         return reply
@@ -242,10 +266,21 @@ class Operation:
         call_id = f"{self._account.operation_id}-{self._attempt.number}"
         return self._backend.encode(self._account.plan.request, stream=stream, call_id=call_id)
 
+    def _end(self) -> None:
+        """An attempt that was given up without a word may have been billed."""
+        self._reserving.settle(None)
+        self._last_error = None  # its traceback holds this flow
+
+    def _reserve(self, wire_call: Call) -> Flow[None]:
+        """Nothing is sent that a budget does not hold."""
+        remaining_s = self._deadline.remaining_s()
+        yield from self._reserving.reserve(wire_call, self._attempt, remaining_s, self._last_error)
+
     def _wait_or_raise(self, error: BaseException) -> Flow[None]:
         """Wait for the next attempt, or raise: not retryable, or no attempt or time left."""
         if not isinstance(error, BackendError):
             raise error
+        self._last_error = error
         wait_s = self._attempts.wait_after(error)
         try:
             self._deadline.check(wait_s)
@@ -259,11 +294,17 @@ class Operation:
         latency = Latency(self._first_token_s, self._runtime.clock() - self._started_s)
         return self._account.reply(outcome, self._attempt, latency, request_id=request_id)
 
-    def _record_reply(self, reply: Reply, state: RowState, error: BaseException | None = None) -> Flow[None]:
-        row = self._account.row(reply, self._attempt, state, took_s=self._took_s(), error=error)
-        yield from self._record(row)
+    def _record_reply(
+        self, reply: Reply, outcome: Outcome, state: RowState, error: BaseException | None = None
+    ) -> Flow[None]:
+        self._reserving.settle(reply.cost.total)
+        if self._runtime.has_ledger:
+            took_s = self._took_s()
+            row = self._account.row(reply, outcome, self._attempt, state, took_s=took_s, error=error)
+            yield from self._record(row)
 
     def _record_failure(self, error: BaseException) -> Flow[None]:
+        self._reserving.fail(error)
         yield from self._record(self._account.failure_row(error, self._attempt, took_s=self._took_s()))
 
     def _took_s(self) -> float:

@@ -18,6 +18,7 @@ from kvsdk.wire import Cancelled, Done, Effect, Emit, Flow, Machine, advance
 
 if TYPE_CHECKING:
     from kvsdk.cost import Ledger, LedgerRow
+    from kvsdk.cost.budget import Question, Spent
 
 
 class Client(ClientBase):
@@ -26,8 +27,11 @@ class Client(ClientBase):
     Args:
         backend: `"scheme:target"`, such as `"anthropic:claude-sonnet-5-5"`, or a `Backend`.
         ledger: A file, a database URL, or a `Ledger`; every attempt is written to it.
+        prices: A TOML file with contract prices, or a `PriceBook`; list prices by default.
         tenant: The tenant of calls that name none; caches are kept apart by tenant where the backend can.
         retry: A `RetryPolicy`, a number of attempts, or False. 3 attempts by default.
+        budget: What may be spent: a `Budget`, US dollars such as `"10.00"`, or a list of them, all of which
+            must hold. A call that could cost more than is left raises `BudgetExceeded` and is not sent.
         cache: `"auto"` places breakpoints itself in calls that do not say otherwise.
         strict: Raise `InvalidBreakpoints` rather than change or drop a breakpoint.
         on_unsupported: `"raise"` or `"drop"` settings that the backend does not take.
@@ -52,6 +56,7 @@ class Client(ClientBase):
             InvalidRequest: The call is wrong; nothing was sent.
             BackendError: The backend refused, failed, or did not answer, after all attempts.
             DeadlineExceeded: `timeout_s` is over.
+            BudgetExceeded: It could cost more than a budget has left; it was not sent.
         """
         reply: Reply = self._run(self._operation(messages, options).generate())
         return reply
@@ -243,6 +248,12 @@ class _IO:
     def record(self, row: LedgerRow) -> None:
         assert self._ledger is not None
         self._ledger.append(row)
+
+    def spent(self, question: Question) -> Spent:
+        from kvsdk.cost.budget_ledger import spent
+
+        assert self._ledger is not None
+        return spent(self._ledger, question)
 
 
 def _in_session(options: CallOptions, session: Session) -> CallOptions:

@@ -1,0 +1,32 @@
+"""What a ledger says was spent before, for a budget."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from kvsdk.cost import schema
+from kvsdk.cost.budget import Question, Spent
+from kvsdk.cost.ledger import Ledger
+from kvsdk.cost.records import _storable, at_us
+
+
+def spent(ledger: Ledger, question: Question) -> Spent:
+    """The sum of the rows that a question asks for, and how many of them have no known cost.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    table = schema.rows.c
+    total = table.total_pico_usd
+    query = sa.select(
+        sa.func.sum(total).label("pico_usd"),
+        sa.func.count().label("rows"),
+        sa.func.count(total).label("priced"),
+    ).select_from(schema.rows)
+    for name, value in question.where.items():
+        query = query.where(table[name] == _storable(value))
+    if question.since is not None:
+        query = query.where(table.at_us >= at_us(question.since))
+    (found,) = ledger.select(query)
+    # PostgreSQL's sums come as Decimal; of no rows, the sum is NULL.
+    return Spent(int(found["pico_usd"] or 0), found["rows"] - found["priced"])
