@@ -58,7 +58,7 @@ def demo(
         session = client.session(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}")
         typer.echo(f"\n{len(questions)} questions about {name}, whose end is a cache breakpoint:")
         replies = [_ask(session, text, item, max_tokens) for item in questions]
-    _show(replies, usd_per_hour)
+    _show(replies, usd_per_hour, ledger)
     typer.echo(f"The rows are in {ledger}; print them again with: kvsdk report {ledger} --by session")
 
 
@@ -112,23 +112,11 @@ class _Line:
         }
 
 
-def _show(replies: Sequence[Reply], usd_per_hour: str) -> None:
-    from kvsdk.cost.elsewhere import price_elsewhere
-
-    now = datetime.now(UTC)
-    lines = []
-    for number, reply in enumerate(replies, 1):
-        hosted = tuple(
-            price_elsewhere(
-                reply.usage,
-                address,
-                prefix_tokens=reply.cache.breakpoints[0].tokens,
-                at=now,
-                prefix_is_warm=number > 1,
-            )
-            for address in HOSTED
-        )
-        lines.append(_Line(str(number), reply, hosted).row())
+def _show(replies: Sequence[Reply], usd_per_hour: str, ledger: Path) -> None:
+    hosted = _priced_elsewhere(replies, ledger)
+    lines = [
+        _Line(str(number), reply, hosted[reply.operation_id]).row() for number, reply in enumerate(replies, 1)
+    ]
     columns = [
         Column("number", "request", is_number=False),
         Column("input", "input", count),
@@ -148,6 +136,22 @@ def _show(replies: Sequence[Reply], usd_per_hour: str) -> None:
         "computing the cached tokens would have cost at the rate measured here. The hosted columns are\n"
         "estimates: list prices of the same counts, the document written to a cache once, then read.\n"
     )
+
+
+def _priced_elsewhere(replies: Sequence[Reply], ledger: Path) -> dict[str, tuple[Cost, ...]]:
+    """What each request would have cost on the hosted backends, by operation, from its row in the ledger."""
+    from kvsdk.cost import Ledger
+    from kvsdk.cost.elsewhere import Elsewhere
+    from kvsdk.reply import Cost
+
+    others = [Elsewhere(address) for address in HOSTED]
+    unknown = tuple(Cost(reason="its row is not in the ledger") for _ in HOSTED)
+    costs = dict.fromkeys((reply.operation_id for reply in replies), unknown)
+    with Ledger(ledger) as book:
+        for row in book.rows(session=replies[0].session):
+            if row.state == "ok":
+                costs[row.operation_id] = tuple(other.cost(row) for other in others)
+    return costs
 
 
 def _total(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -2,83 +2,140 @@
 
 from __future__ import annotations
 
+import csv
+import sys
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvsdk.cli.tables import Column, Format, count, dollars, milliseconds, percent, render, show
+from kvsdk.cli.arguments import moment, open_ledger
+from kvsdk.cli.report_print import print_report, stream_requests
+from kvsdk.cli.tables import Format
 from kvsdk.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from kvsdk.cost.reports import Report, ReportRow
+    from kvsdk.cost import Ledger
 
-_TITLES = {"operation_id": "request", "at": "sent (UTC)"}
-_NUMBERS = (
-    Column("requests", "requests", count),
-    Column("attempts", "attempts", count),
-    Column("input_tokens", "input", count),
-    Column("cache_read_tokens", "read from cache", count),
-    Column("cache_write_tokens", "written", count),
-    Column("output_tokens", "output", count),
-    Column("hit_rate", "hit rate", percent),
-    Column("ttft_s", "first token", milliseconds),
-    Column("cost_usd", "cost", dollars),
-    Column("without_cache_usd", "without cache", dollars),
-    Column("saved_usd", "saved", dollars),
-    Column("unpriced", "unpriced", count),
-    Column("estimated", "estimated", count),
+MAX_LINES = 1000
+"""The most requests in a table for people; all of them are for programs."""
+
+
+class ReportFormat(StrEnum):
+    """How a report is written."""
+
+    table = "table"
+    md = "md"
+    csv = "csv"
+    json = "json"
+    html = "html"
+
+
+class PriceChoice(StrEnum):
+    """Which prices count."""
+
+    latest = "latest"
+    original = "original"
+
+
+_BY = (
+    "Group by any of backend, model, session, tenant, day, tag, tag:NAME (a label); none: a line per request."
 )
+_VERSUS = "Also what the same tokens would have cost on another backend; may be given several times."
 
 
 def report_command(
     ledger: Annotated[str, typer.Argument(help="A ledger's file, or its database URL.")],
-    by: Annotated[
-        str, typer.Option(help="Group by any of backend,model,session,tenant,day; none: a line per request.")
-    ] = "",
-    form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    by: Annotated[str, typer.Option(metavar="COLUMN,...", help=_BY)] = "",
+    since: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Only what was sent on this day (UTC) or later.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Only what was sent before this day.")
+    ] = None,
+    versus: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help=_VERSUS)] = None,
+    prices: Annotated[
+        PriceChoice, typer.Option(help="With prices that were corrected later, or as they were at first.")
+    ] = PriceChoice.latest,
+    form: Annotated[ReportFormat, typer.Option("--format", help="How to write it.")] = ReportFormat.table,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it to a file instead of standard output.")
+    ] = None,
 ) -> None:
     """Print what the requests in a ledger used, cost and saved."""
-    from kvsdk.cost import Ledger, report
+    choice: dict[str, Any] = {
+        "since": moment("since", since),
+        "until": moment("until", until),
+        "versus": tuple(versus or ()),
+        "prices": prices.value,
+    }
+    if choice["since"] and choice["until"] and choice["since"] >= choice["until"]:
+        raise InvalidRequest(f"--until {until} is not after --since {since}", field="until")
+    with open_ledger(ledger) as book:
+        _check_output(output, ledger)
+        write = _prepare(book, _names(by), choice, form)
+        if output is None:
+            write(sys.stdout)
+        else:
+            with output.open("w", encoding="utf-8", newline="") as file:
+                write(file)
+        warn_of_spill(book)
 
-    if "://" not in ledger and not Path(ledger).expanduser().is_file():
-        raise InvalidRequest(f"there is no ledger at {ledger}", field="ledger")
-    groups = tuple(name.strip() for name in by.split(",") if name.strip())
-    with Ledger(ledger) as book:
-        print_report(report(book, by=groups), form)
+
+def _names(by: str) -> tuple[str, ...]:
+    """The columns of `--by`; one with a comma in it is quoted as in CSV."""
+    named = [name.strip() for line in csv.reader([by], skipinitialspace=True) for name in line]
+    return tuple(name for name in named if name)
 
 
-def print_report(result: Report, form: Format) -> None:
-    """Print a report. To people, columns that say nothing are left out."""
-    names = result.by or ("at", "backend", "model", "session", "tenant")
-    columns = [Column(name, _TITLES.get(name, name), is_number=False) for name in names]
-    rows = [_flat(row) for row in result.rows]
-    total = _flat(result.total)
-    if form in (Format.json, Format.csv):
-        keys = [] if result.by else [Column("operation_id", "request", is_number=False)]
-        typer.echo(render([*keys, *columns, *_NUMBERS], rows, total, form))
+def _check_output(output: Path | None, ledger: str) -> None:
+    if output is None:
         return
-    if not result.by:
-        columns = [column for column in columns if any(row[column.key] is not None for row in rows)]
-    numbers = [column for column in _NUMBERS if _says_something(column.key, rows, bool(result.by))]
-    total = {names[0]: "total", **{key: value for key, value in total.items() if key not in names}}
-    if form is Format.md:
-        typer.echo(render([*columns, *numbers], rows, total, form))
-    else:
-        show("", [*columns, *numbers], rows, total)
+    if not output.parent.is_dir():
+        raise InvalidRequest(f"the folder of {output} does not exist", field="output")
+    if output.is_dir():
+        raise InvalidRequest(f"{output} is a folder; name a file", field="output")
+    if "://" not in ledger and output.exists() and output.samefile(Path(ledger).expanduser()):
+        raise InvalidRequest(f"{output} is the ledger itself; name another file", field="output")
 
 
-def _flat(row: ReportRow) -> dict[str, Any]:
-    numbers = {column.key: getattr(row, column.key) for column in _NUMBERS}
-    return {**row.group, **numbers}
+def _prepare(
+    book: Ledger, by: tuple[str, ...], choice: dict[str, Any], form: ReportFormat
+) -> Callable[[IO[str]], object]:
+    """What writes the report to a file; whatever is wrong with the question is told before one is opened."""
+    from kvsdk.cost import report
+    from kvsdk.cost.reports import request_lines
+
+    if not by and form in (ReportFormat.csv, ReportFormat.json):
+        pieces = stream_requests(request_lines(book, **choice), Format(form.value))
+        return lambda file: file.writelines(pieces)
+    result = report(book, by=by, latest=None if by else MAX_LINES, **choice)
+    if form is ReportFormat.html:
+        from kvsdk.cost.page import report_page
+
+        page = report_page(book, result, since=choice["since"], until=choice["until"])
+        return lambda file: file.write(page)
+    return lambda file: print_report(result, Format(form.value), file)
 
 
-def _says_something(key: str, rows: list[dict[str, Any]], is_grouped: bool) -> bool:
-    values = [row[key] for row in rows]
-    if key in ("unpriced", "estimated"):
-        return any(values)
-    if key == "requests":
-        return is_grouped
-    if key == "attempts":
-        return any(row["attempts"] != row["requests"] for row in rows)
-    return any(value is not None for value in values)
+def warn_of_spill(book: Ledger) -> None:
+    """Say on standard error which rows the database has not taken yet: no report has them."""
+    files = book.spill_files
+    if files:
+        names = ", ".join(str(file) for file in files)
+        rows = sum(_rows(file) for file in files)
+        typer.echo(
+            f"kvsdk: {rows} row(s) are not in this report: the ledger has not taken them yet, "
+            f"and they are kept in {names}",
+            err=True,
+        )
+
+
+def _rows(file: Path) -> int:
+    try:
+        with file.open("rb") as opened:
+            return sum(1 for line in opened if line.strip())
+    except FileNotFoundError:  # they were written to the ledger meanwhile
+        return 0

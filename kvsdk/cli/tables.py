@@ -5,11 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from enum import StrEnum
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+_PIPE_WIDTH = 240
 
 
 class Format(StrEnum):
@@ -23,12 +31,16 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its key in a row, its title, and how a value is written for people."""
+    """A column: its key in a row, its title, and how a value is written for people.
+
+    A detail is left out of a table that is too wide for the terminal.
+    """
 
     key: str
     title: str
     write: Any = str
     is_number: bool = True
+    is_detail: bool = False
 
 
 Row = Mapping[str, Any]
@@ -36,55 +48,127 @@ Row = Mapping[str, Any]
 
 def render(columns: Sequence[Column], rows: Iterable[Row], total: Row | None, form: Format) -> str:
     """A table in one of the machine-readable formats or Markdown; money is exact in `csv` and `json`."""
-    lines = list(rows)
+    return "".join(stream(columns, rows, lambda: total, form)).rstrip("\n")
+
+
+def stream(
+    columns: Sequence[Column], rows: Iterable[Row], total: Callable[[], Row | None], form: Format
+) -> Iterator[str]:
+    """The same in pieces, as the rows come; `total` is asked for when they are over."""
     if form is Format.json:
-        data = {"rows": [_plain(row) for row in lines], "total": None if total is None else _plain(total)}
-        return json.dumps(data, indent=2, ensure_ascii=False)
+        return _stream_json(rows, total)
     if form is Format.csv:
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow([column.key for column in columns])
-        writer.writerows([_plain(row).get(column.key) for column in columns] for row in lines)
-        return buffer.getvalue().rstrip("\n")
-    header = "| " + " | ".join(column.title for column in columns) + " |"
-    rule = "| " + " | ".join("---:" if column.is_number else "---" for column in columns) + " |"
-    body = [
-        "| " + " | ".join(text.replace("|", "\\|") for text in words(columns, row)) + " |"
-        for row in [*lines, *([total] if total is not None else [])]
-    ]
-    return "\n".join([header, rule, *body])
+        return _stream_csv(columns, rows)
+    return _stream_markdown(columns, rows, total)
 
 
-def show(title: str, columns: Sequence[Column], rows: Iterable[Row], total: Row | None) -> None:
-    """Print a table: with rules and colour to a terminal, plain to a pipe."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=240, color_system=None)
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2,
-        show_footer=False,
-    )
-    for column in columns:
-        table.add_column(
-            column.title, justify="right" if column.is_number else "left", overflow="fold", no_wrap=False
-        )
+def _stream_json(rows: Iterable[Row], total: Callable[[], Row | None]) -> Iterator[str]:
+    separator = "\n"
+    yield '{\n  "rows": ['
     for row in rows:
-        table.add_row(*words(columns, row))
-    if total is not None:
-        table.add_section()
-        table.add_row(*words(columns, total), style="bold")
+        yield f"{separator}{_indented(row, 4)}"
+        separator = ",\n"
+    last = total()
+    yield "]" if separator == "\n" else "\n  ]"
+    yield f',\n  "total": {"null" if last is None else _indented(last, 2).lstrip()}\n}}\n'
+
+
+def _indented(row: Row, spaces: int) -> str:
+    text = json.dumps(_plain(row), indent=2, ensure_ascii=False)
+    return textwrap.indent(text, " " * spaces) if text != "{}" else " " * spaces + text
+
+
+def _stream_csv(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[str]:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([column.key for column in columns])
+    for row in rows:
+        plain = _plain(row)
+        writer.writerow([plain.get(column.key) for column in columns])
+        yield buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
+    yield buffer.getvalue()
+
+
+def _stream_markdown(
+    columns: Sequence[Column], rows: Iterable[Row], total: Callable[[], Row | None]
+) -> Iterator[str]:
+    yield "| " + " | ".join(column.title for column in columns) + " |\n"
+    yield "| " + " | ".join("---:" if column.is_number else "---" for column in columns) + " |\n"
+    for row in rows:
+        yield _markdown_line(columns, row)
+    last = total()
+    if last is not None:
+        yield _markdown_line(columns, last)
+
+
+def _markdown_line(columns: Sequence[Column], row: Row) -> str:
+    return "| " + " | ".join(text.replace("|", "\\|") for text in words(columns, row)) + " |\n"
+
+
+def show(
+    title: str, columns: Sequence[Column], rows: Iterable[Row], total: Row | None, file: IO[str] | None = None
+) -> None:
+    """Print a table: with rules and colour to a terminal, plain to a pipe or a file."""
+    from rich.console import Console
+
+    console = Console(file=file)
+    is_plain = not console.is_terminal
+    lines = list(rows)
+    table = _table(title, columns, lines, total, is_plain=is_plain)
+    width = _width(table, console)
+    main = [column for column in columns if not column.is_detail]
+    if is_plain:
+        console = Console(file=file, width=max(_PIPE_WIDTH, width), color_system=None)
+    elif width > console.width and len(main) < len(columns):
+        table = _table(title, main, lines, total, is_plain=False)
+        table.caption = f"{len(columns) - len(main)} columns need a wider terminal, or --format csv"
     console.print(table)
 
 
+def _table(
+    title: str, columns: Sequence[Column], rows: Sequence[Row], total: Row | None, *, is_plain: bool
+) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.ASCII2 if is_plain else box.SIMPLE_HEAD,
+        show_footer=False,
+    )
+    for column in columns:
+        justify: Literal["right", "left"] = "right" if column.is_number else "left"
+        table.add_column(Text(column.title), justify=justify, overflow="fold", no_wrap=False)
+    for row in rows:
+        table.add_row(*(Text(word) for word in words(columns, row)))  # names are no markup
+    if total is not None:
+        table.add_section()
+        table.add_row(*(Text(word) for word in words(columns, total)), style="bold")
+    return table
+
+
+def _width(table: Table, console: Console) -> int:
+    from rich.measure import Measurement
+
+    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+
+
 def words(columns: Sequence[Column], row: Row) -> list[str]:
-    """A row as people read it: unknown is a dash."""
-    return ["-" if row.get(column.key) is None else column.write(row[column.key]) for column in columns]
+    """A row as people read it: unknown is a dash, and what would move the cursor is spelled out."""
+    return [
+        "-" if row.get(column.key) is None else _visible(column.write(row[column.key])) for column in columns
+    ]
+
+
+def _visible(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def count(value: int) -> str:

@@ -2,137 +2,148 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from typing import Any
-
-import sqlalchemy as sa
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 
 from kvsdk._text import did_you_mean
-from kvsdk.cost import schema
 from kvsdk.cost.ledger import Ledger
-from kvsdk.errors import InvalidRequest
+from kvsdk.cost.records import at_us
+from kvsdk.cost.report_reading import RequestLines, read_groups
+from kvsdk.cost.report_rows import Report, ReportRow, Tally, VersusSum, in_order, in_words
+from kvsdk.cost.report_sql import (
+    PER_REQUEST,
+    Group,
+    Prices,
+    Window,
+    count_requests,
+    groups,
+    has_nul,
+    requests,
+    whole,
+)
+from kvsdk.errors import InvalidRequest, LedgerError
 
-GROUPS = ("backend", "model", "session", "tenant", "day")
-_DAY_US = 86_400_000_000
-_TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "fresh_tokens", "output_tokens")
-_MONEY = ("total", "without_cache", "saved")
+__all__ = ["GROUPS", "Prices", "Report", "ReportRow", "RequestLines", "VersusSum", "report", "request_lines"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportRow:
-    """One line: a request, or a group of them.
-
-    `group` holds what the line stands for. `requests` counts calls and `attempts` what was sent for them.
-    Sums leave out what is unknown: `unpriced` says how many attempts have no known cost, `estimated` how many
-    an estimated one. `ttft_s` is the mean.
-    """
-
-    group: dict[str, str | None]
-    requests: int
-    attempts: int
-    input_tokens: int | None
-    cache_read_tokens: int | None
-    cache_write_tokens: int | None
-    fresh_tokens: int | None
-    output_tokens: int | None
-    hit_rate: float | None
-    ttft_s: float | None
-    cost_usd: Decimal | None
-    without_cache_usd: Decimal | None
-    saved_usd: Decimal | None
-    unpriced: int
-    estimated: int
+GROUPS = ("backend", "model", "session", "tenant", "day", "tag", "tag:NAME")
+_PER_REQUEST = ("operation_id", "at", *PER_REQUEST)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Lines and their total."""
-
-    by: tuple[str, ...]
-    rows: tuple[ReportRow, ...]
-    total: ReportRow
-
-
-def report(ledger: Ledger, *, by: Sequence[str] = ()) -> Report:
+def report(
+    ledger: Ledger,
+    *,
+    by: Sequence[str] = (),
+    since: datetime | None = None,
+    until: datetime | None = None,
+    versus: Sequence[str] = (),
+    prices: Prices = "latest",
+    latest: int | None = None,
+) -> Report:
     """Add up a ledger.
 
     Args:
         ledger: Where the rows are.
-        by: Columns to group by: backend, model, session, tenant, day (UTC). None gives a line per request.
+        by: Columns to group by: backend, model, session, tenant, day (UTC), tag (all of a row's labels
+            together) and `tag:NAME` (the label of that name). None gives a line per request: for more than
+            some ten thousand see `request_lines`.
+        since: Only what was sent then or later.
+        until: Only what was sent before.
+        versus: Addresses of other backends, such as `"anthropic:claude-sonnet-5-5"`: what the same tokens
+            would have cost there, an estimate. Every row is read for it.
+        prices: `latest`: at prices that were corrected later, where they were; `original`: at those that
+            were known when a request was sent.
+        latest: Without `by`: only the lines of this many requests, the last ones. The total is of all.
 
     Raises:
-        InvalidRequest: Another column.
+        InvalidRequest: Another column, another word for the prices, or a time without a time zone.
+        UnknownScheme: No adapter has the scheme of one of the addresses.
     """
+    names = _checked(by)
+    window = _window(since, until, prices)
+    others = tuple(dict.fromkeys(versus))
+    if latest is not None and (by or latest < 0):
+        raise InvalidRequest("latest is a number of requests, in a report without groups", field="latest")
+    if not names:
+        return _per_request(ledger, window, others, latest)
+    has_labels = any(name.startswith("tag:") for name in names)
+    if others or (has_labels and has_nul(ledger, window)):
+        return read_groups(ledger, names, window, others)
+    try:
+        return _grouped(ledger, names, window)
+    except LedgerError:
+        if not has_labels:
+            raise
+        # half of a surrogate pair in a label is no text to the database, and one to Python
+        return read_groups(ledger, names, window, ())
+
+
+def request_lines(
+    ledger: Ledger,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    versus: Sequence[str] = (),
+    prices: Prices = "latest",
+) -> RequestLines:
+    """A line per request, read from the ledger as it is iterated over; `total` when that is done.
+
+    Args:
+        ledger: Where the rows are.
+        since: As in `report`, like the others.
+        until: See there.
+        versus: See there.
+        prices: See there.
+
+    Raises:
+        InvalidRequest: Another word for the prices, or a time without a time zone.
+        UnknownScheme: No adapter has the scheme of one of the addresses.
+    """
+    return RequestLines(ledger, _window(since, until, prices), versus)
+
+
+def _window(since: datetime | None, until: datetime | None, prices: Prices) -> Window:
+    if prices not in ("latest", "original"):
+        raise InvalidRequest(f"prices is 'latest' or 'original', not {prices!r}", field="prices")
+    for moment in (since, until):
+        if moment is not None:
+            at_us(moment)
+    return Window(since=since, until=until, prices=prices)
+
+
+def _checked(by: Sequence[str]) -> tuple[str, ...]:
     for name in by:
-        if name not in GROUPS:
+        if name == "tag:NAME" or name.startswith("tag:"):
+            if name in ("tag:", "tag:NAME"):
+                raise InvalidRequest(f"{name} names no label; write tag:feature", field="by")
+        elif name not in GROUPS:
             raise InvalidRequest(
-                f"a report cannot group by {name!r}.{did_you_mean(name, GROUPS)}", field="by"
+                f"a report cannot group by {name!r}.{did_you_mean(name, GROUPS)} "
+                f"Known are {', '.join(GROUPS)}.",
+                field="by",
             )
-    table = schema.rows.c
-    if by:
-        keys = [_key(name) for name in by]
-        query = sa.select(*keys, *_sums()).group_by(*keys).order_by(*keys)
-    else:
-        keys = [
-            table.operation_id,
-            sa.func.min(table.at_us).label("at"),
-            *(sa.func.max(table[name]).label(name) for name in ("backend", "model", "session", "tenant")),
-        ]
-        query = sa.select(*keys, *_sums()).group_by(table.operation_id).order_by("at", table.operation_id)
-    names = tuple(by) or ("operation_id", "at", "backend", "model", "session", "tenant")
-    lines = tuple(_line(record, names) for record in ledger.select(query))
-    (whole,) = ledger.select(sa.select(*_sums()))
-    return Report(tuple(by), lines, _line(whole, ()))
+    return tuple(dict.fromkeys(by))
 
 
-def _key(name: str) -> sa.ColumnElement[Any]:
-    column = schema.rows.c.at_us // _DAY_US if name == "day" else schema.rows.c[name]
-    return column.label(name)
+def _grouped(ledger: Ledger, by: tuple[str, ...], window: Window) -> Report:
+    total = Tally()
+    lines = in_order(_lines(groups(ledger, by, window), by, total))
+    return Report(by, lines, total.line({}, count_requests(ledger, window)))
 
 
-def _sums() -> list[sa.ColumnElement[Any]]:
-    table = schema.rows.c
-    seen = table.cache_read_tokens.is_not(None)
-    return [
-        sa.func.count(table.operation_id.distinct()).label("requests"),
-        sa.func.count().label("attempts"),
-        *(sa.func.sum(table[name]).label(name) for name in _TOKENS),
-        sa.func.sum(sa.case((seen, table.input_tokens))).label("metered_tokens"),
-        sa.func.avg(table.ttft_s).label("ttft_s"),
-        *(sa.func.sum(table[f"{name}_pico_usd"]).label(name) for name in _MONEY),
-        sa.func.sum(sa.case((table.total_pico_usd.is_(None), 1), else_=0)).label("unpriced"),
-        sa.func.sum(sa.case((table.is_cost_estimated, 1), else_=0)).label("estimated"),
-    ]
+def _per_request(ledger: Ledger, window: Window, versus: tuple[str, ...], latest: int | None) -> Report:
+    if versus:
+        reading = RequestLines(ledger, window, versus)
+        kept = deque(reading, maxlen=latest)
+        return Report((), tuple(kept), reading.total, versus)
+    lines = tuple(_lines(requests(ledger, window, latest), _PER_REQUEST))
+    everything = whole(ledger, window)
+    return Report((), lines, Tally(everything.figures).line({}, everything.requests))
 
 
-def _line(record: sa.RowMapping, names: Sequence[str]) -> ReportRow:
-    counts: dict[str, Any] = {
-        name: None if record[name] is None else int(record[name])
-        for name in ("requests", "attempts", *_TOKENS)
-    }
-    metered = record["metered_tokens"]
-    return ReportRow(
-        **counts,
-        group={name: _words(name, record[name]) for name in names},
-        hit_rate=int(record["cache_read_tokens"]) / int(metered) if metered else None,
-        ttft_s=record["ttft_s"],
-        cost_usd=schema.to_dollars(record["total"]),
-        without_cache_usd=schema.to_dollars(record["without_cache"]),
-        saved_usd=schema.to_dollars(record["saved"]),
-        unpriced=int(record["unpriced"] or 0),
-        estimated=int(record["estimated"] or 0),
-    )
-
-
-def _words(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if name == "day":
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=int(value))).date().isoformat()
-    if name == "at":
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(value))
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return str(value)
+def _lines(found: Iterable[Group], names: Sequence[str], total: Tally | None = None) -> Iterator[ReportRow]:
+    for group in found:
+        words = {name: in_words(name, value) for name, value in zip(names, group.values, strict=True)}
+        if total is not None:
+            total.add(group.figures)
+        yield Tally(group.figures).line(words, group.requests)

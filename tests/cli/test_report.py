@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -113,6 +114,71 @@ def test_wrong_use_is_told_and_exits_2(
     assert "Did you mean 'model'?" in capsys.readouterr().err
     assert _run("report", ledger, "--format", "xml") == 2
     assert _run("reprot") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--since", "yesterday"], "--since is a day or a time"),
+        (["--until", "2026-13-01"], "--until is a day or a time"),
+        (["--since", "2026-11-29", "--until", "2026-11-29"], "--until 2026-11-29 is not after --since"),
+        (["--by", "tag:"], "names no label"),
+        (["--by", "weekday"], "Known are backend, model, session, tenant, day, tag, tag:NAME."),
+        (["--versus", "antropic:claude-sonnet-5-5"], "unknown backend 'antropic'"),
+        (["--output", "nowhere/report.csv"], "the folder of nowhere/report.csv does not exist"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    ledger: str, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what to write instead; nothing is printed."""
+    assert _run("report", ledger, *arguments) == 2
+    printed = capsys.readouterr()
+    assert told in printed.err
+    assert printed.out == ""
+
+
+def test_a_time_is_asked_for(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A day begins at midnight UTC and is in `--since`, not in `--until`; an hour may be given."""
+    for arguments, expected in (
+        (["--since", "2026-11-29"], ["op_3"]),
+        (["--until", "2026-11-29"], ["op_1", "op_2"]),
+        (["--since", "2026-11-28T12:02", "--until", "2026-11-29T12:03:00Z"], ["op_2"]),
+        (["--since", "2026-11-28T14:02+02:00", "--until", "2026-11-30"], ["op_2", "op_3"]),
+    ):
+        assert _run("report", ledger, *arguments, "--format", "json") == 0
+        data = json.loads(capsys.readouterr().out)
+        assert [row["operation_id"] for row in data["rows"]] == expected
+        assert data["total"]["requests"] == len(expected)
+
+
+def test_labels_are_grouped_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By one, also with a comma or quotes in its name, and by all together."""
+    path = tmp_path / "costs.db"
+    labels = {"team": "blue", "a,b": "c", 'say "hi"': "ho"}
+    with Ledger(path) as book:
+        book.append(replace(_row(1, session="anna", day=28, cost="0.1"), metadata=labels))
+    for by, key, value in (
+        ("tag:team", "tag:team", "blue"),
+        ('"tag:a,b",model', "tag:a,b", "c"),
+        ('model, tag:say "hi"', 'tag:say "hi"', "ho"),
+        ("tag", "tag", 'a,b=c, say "hi"=ho, team=blue'),
+    ):
+        assert _run("report", str(path), "--by", by, "--format", "json") == 0
+        (row,) = json.loads(capsys.readouterr().out)["rows"]
+        assert row[key] == value
+
+
+def test_corrected_prices_count_unless_the_first_ones_are_asked_for(
+    ledger: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--prices original` is what the ledger said at first."""
+    with Ledger(ledger) as book:
+        book.add_ratings([("row_1_1", Cost(total=Decimal(5)))], 1)
+    for arguments, expected in (([], "5.200000000001"), (["--prices", "original"], "0.300000000001")):
+        for by in ([], ["--by", "model"]):
+            assert _run("report", ledger, *by, *arguments, "--format", "json") == 0
+            assert json.loads(capsys.readouterr().out)["total"]["cost_usd"] == expected
 
 
 def test_a_file_that_is_no_ledger_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

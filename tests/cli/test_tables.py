@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
-from kvsdk.cli.tables import Column, Format, dollars, render, words
+from kvsdk.cli.tables import Column, Format, dollars, render, show, stream, words
 
 COLUMNS = [Column("name", "name", is_number=False), Column("cost", "cost", dollars)]
 ROWS = [{"name": "a|b", "cost": Decimal("0.000000012345")}, {"name": "c", "cost": None}]
@@ -49,3 +50,65 @@ def test_programs_get_exact_money() -> None:
     data = json.loads(render(COLUMNS, ROWS, ROWS[0], Format.json))
     assert [row["cost"] for row in data["rows"]] == ["0.000000012345", None]
     assert data["total"]["name"] == "a|b"
+
+
+@pytest.mark.parametrize("rows", [[], ROWS, [{}], [{"name": "ß\n", "cost": Decimal(0)}] * 3])
+@pytest.mark.parametrize("total", [None, ROWS[0], {}])
+def test_json_in_pieces_is_the_json_of_the_whole(rows: list[dict[str, object]], total: object) -> None:
+    """Byte for byte, as `json.dumps` would write it."""
+    text = "".join(stream(COLUMNS, rows, lambda: total, Format.json))  # type: ignore[arg-type, return-value]
+    plain = json.loads(text)
+    assert text == json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+    assert len(plain["rows"]) == len(rows)
+    assert text == render(COLUMNS, rows, total, Format.json) + "\n"  # type: ignore[arg-type]
+
+
+def test_pieces_come_as_the_rows_do() -> None:
+    """The total is asked for when the rows are over."""
+    order: list[str] = []
+
+    def rows() -> Iterator[dict[str, object]]:
+        for number in range(2):
+            order.append(f"row {number}")
+            yield {"name": f"n{number}", "cost": None}
+
+    for form in (Format.json, Format.md, Format.csv):
+        order.clear()
+        for piece in stream(COLUMNS, rows(), lambda: order.append("total"), form):  # type: ignore[func-returns-value]
+            order.append("piece") if "n0" in piece else None
+        assert order[:3] == ["row 0", "piece", "row 1"]
+        assert order[3:] == ([] if form is Format.csv else ["total"])
+
+
+def test_a_name_is_no_markup_and_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    """What users wrote stands as it is; control characters are spelled out for people only."""
+    rows = [{"name": "[bold]a[/x]", "cost": None}, {"name": "b\n\x1b[2Jc\u202e", "cost": None}]
+    show("[t]", COLUMNS, rows, None)
+    out = capsys.readouterr().out
+    assert "[t]" in out
+    assert "[bold]a[/x]" in out
+    assert "b\\n\\x1b[2Jc\\u202e" in out
+    assert "\x1b" not in out
+    assert len(render(COLUMNS, rows, None, Format.md).splitlines()) == 4
+    assert json.loads(render(COLUMNS, rows, None, Format.json))["rows"] == rows
+
+
+def test_a_narrow_terminal_gets_no_details(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted below; a wide one and a pipe get all columns."""
+    columns = [*COLUMNS, Column("detail", "a detail of some length", is_detail=True)]
+    rows = [{"name": "a", "cost": Decimal(1), "detail": "d"}]
+    for name in ("FORCE_COLOR", "NO_COLOR", "TERM", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    for is_terminal, width, has_detail in ((True, 24, False), (True, 80, True), (False, 24, True)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        file = _Terminal() if is_terminal else io.StringIO()
+        show("", columns, rows, None, file)
+        assert ("a detail of some length" in file.getvalue()) is has_detail
+        assert ("--format csv" in file.getvalue().replace("\n", " ")) is not has_detail
+
+
+class _Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kvsdk import Cost, InvalidRequest, Usage
-from kvsdk.cost import Ledger, LedgerRow, report
-
-AT = datetime(2026, 11, 30, 23, 59, 59, tzinfo=UTC)
-
-
-def row(id: str, dollars: str | None, **changes: Any) -> LedgerRow:
-    cost = (
-        Cost()
-        if dollars is None
-        else Cost(total=Decimal(dollars), without_cache=Decimal(2), saved=2 - Decimal(dollars))
-    )
-    fields: dict[str, Any] = {
-        "id": id,
-        "operation_id": id,
-        "attempt": 1,
-        "at": AT,
-        "state": "ok",
-        "backend": "anthropic",
-        "model": "m",
-        "cost": cost,
-        "usage": Usage.of_parts(fresh=10, read=60, write=30, output=5),
-    }
-    return LedgerRow(**(fields | changes))
+from kvsdk.cost import Ledger, report
+from report_rows import AT, row
 
 
 @pytest.fixture
