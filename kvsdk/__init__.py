@@ -3,7 +3,7 @@
 from kvsdk.backend import Backend, CacheBlock, CacheModel, Capabilities, Predicted, backend
 from kvsdk.backend.modelling import cache_model
 from kvsdk.client import AsyncClient, AsyncSession, AsyncStream, CallOptions, Client, Session, Stream
-from kvsdk.cost.budget import Budget
+from kvsdk.cost.budgets.budget import Budget
 from kvsdk.errors import (
     AuthenticationFailed,
     BackendError,

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from kvsdk.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -42,3 +44,24 @@ def moment(option: str, text: str | None) -> datetime | None:
             field=option,
         ) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def warn_of_spill(book: Ledger) -> None:
+    """Say on standard error which rows the database has not taken yet: no report has them."""
+    files = book.spill_files
+    if files:
+        names = ", ".join(str(file) for file in files)
+        rows = sum(_rows(file) for file in files)
+        typer.echo(
+            f"kvsdk: {rows} row(s) are not in this report: the ledger has not taken them yet, "
+            f"and they are kept in {names}",
+            err=True,
+        )
+
+
+def _rows(file: Path) -> int:
+    try:
+        with file.open("rb") as opened:
+            return sum(1 for line in opened if line.strip())
+    except FileNotFoundError:  # they were written to the ledger meanwhile
+        return 0

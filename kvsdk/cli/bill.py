@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvsdk._text import did_you_mean
-from kvsdk.cli.arguments import moment, open_ledger
+from kvsdk.cli.arguments import moment, open_ledger, warn_of_spill
 from kvsdk.cli.tables import Column, Format, Row, count, dollars, percent, render, show
 from kvsdk.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from kvsdk.cost.engine_bill import Allocation, EngineUse, Share, SkippedUse
+    from kvsdk.cost import Ledger
+    from kvsdk.cost.engine.allocation import Allocation, EngineUse, Share, SkippedUse
 
 GROUPS = ("session", "tenant", "model", "backend", "day", "request")
+Elsewheres = Mapping[str, Mapping[str, Decimal | None]]
+"""By address: what each attempt would have cost there, by its id."""
 _TOKENS = ("input_tokens", "cache_read_tokens", "output_tokens")
 _DOLLARS = ("prefill_usd", "load_usd", "store_usd", "decode_usd")
 _BY = "A line for each of any of session,tenant,model,backend,day,request."
+_VERSUS = "Also what the same tokens would have cost on a hosted backend; may be given several times."
 _BACKEND = "The scheme of the engine's rows, such as vllm or vllm+http; may be given several times."
 
 
@@ -70,10 +74,11 @@ def bill_command(
     ] = None,
     by: Annotated[str, typer.Option(metavar="COLUMN,...", help=_BY)] = "session",
     backend: Annotated[list[str] | None, typer.Option(metavar="SCHEME", help=_BACKEND)] = None,
+    versus: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help=_VERSUS)] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
 ) -> None:
     """Divide the bill of an engine of one's own among its requests; what none of them used is idle."""
-    from kvsdk.cost.engine_bill import EngineBill, allocate, engine_uses
+    from kvsdk.cost.engine.allocation import EngineBill, allocate, engine_uses
 
     groups = _groups(by)
     bill = EngineBill(
@@ -92,8 +97,20 @@ def bill_command(
     schemes = tuple(backend or ("vllm",))
     with open_ledger(ledger) as book:
         uses = list(engine_uses(book, backends=schemes, since=start, until=end))
-    first, last = _period(uses, start, end, schemes)
-    print_allocation(allocate(uses, bill, start=first, end=last), groups, form)
+        first, last = _period(uses, start, end, schemes)
+        elsewhere = {address: _elsewhere(book, address, schemes, last) for address in versus or ()}
+        warn_of_spill(book)
+    print_allocation(allocate(uses, bill, start=first, end=last), groups, form, elsewhere)
+
+
+def _elsewhere(
+    book: Ledger, address: str, schemes: Sequence[str], until: datetime
+) -> dict[str, Decimal | None]:
+    """What each attempt would have cost elsewhere, by its id; the other cache sees all that came before."""
+    from kvsdk.cost import Elsewhere
+
+    other = Elsewhere(address)
+    return {row.id: other.cost(row).total for row in book.rows(until=until) if row.backend in schemes}
 
 
 def _groups(by: str) -> tuple[str, ...]:
@@ -115,7 +132,7 @@ def _period(
     schemes: Sequence[str],
 ) -> tuple[datetime, datetime]:
     """What was asked for, or from the first use to the end of the last."""
-    from kvsdk.cost.engine_bill import span
+    from kvsdk.cost.engine.allocation import span
 
     if start is not None and end is not None:
         return start, end
@@ -132,16 +149,24 @@ def _period(
 # ---------------------------------------------------------------------- printing
 
 
-def print_allocation(allocation: Allocation, by: Sequence[str], form: Format) -> None:
+def print_allocation(
+    allocation: Allocation, by: Sequence[str], form: Format, elsewhere: Elsewheres | None = None
+) -> None:
     """Print who had what of the bill, what was idle, and the bill itself. Remarks go to standard error."""
-    rows = [*_lines(allocation, by), _idle(allocation)]
-    total = _total(allocation, rows)
+    others = elsewhere or {}
+    rows = [*_lines(allocation, by, others), _idle(allocation)]
+    total = _total(allocation, rows, others)
     columns = [Column(name, name, is_number=False) for name in by]
+    all_numbers = [
+        *_NUMBERS,
+        *(Column(f"versus_usd:{name}", f"{name} (estimate)", dollars) for name in others),
+    ]
     if form in (Format.json, Format.csv):
-        typer.echo(render([Column("line", "line", is_number=False), *columns, *_NUMBERS], rows, total, form))
+        head = [Column("line", "line", is_number=False), *columns]
+        typer.echo(render([*head, *all_numbers], rows, total, form))
     else:
         rows[-1][by[0]], total[by[0]] = "idle", "total"
-        numbers = [column for column in _NUMBERS if _says_something(column.key, rows)]
+        numbers = [column for column in all_numbers if _says_something(column.key, rows)]
         title = _title(allocation)
         if form is Format.md:
             typer.echo(f"{title}\n\n{render([*columns, *numbers], rows, total, form)}")
@@ -156,13 +181,13 @@ def _title(allocation: Allocation) -> str:
     return f"{allocation.bill.words}, from {start} to {end}: {_duration(allocation.period_s)}"
 
 
-def _lines(allocation: Allocation, by: Sequence[str]) -> list[dict[str, Any]]:
+def _lines(allocation: Allocation, by: Sequence[str], others: Elsewheres) -> list[dict[str, Any]]:
     groups: dict[tuple[str | None, ...], list[Share]] = {}
     for share in allocation.shares:
         groups.setdefault(tuple(_group(share, name) for name in by), []).append(share)
     ordered = groups.items() if "request" in by else sorted(groups.items(), key=_in_order)
     return [
-        {"line": "requests", **dict(zip(by, names, strict=True)), **_sums(shares, allocation)}
+        {"line": "requests", **dict(zip(by, names, strict=True)), **_sums(shares, allocation, others)}
         for names, shares in ordered
     ]
 
@@ -181,7 +206,7 @@ def _in_order(group: tuple[tuple[str | None, ...], object]) -> list[tuple[bool, 
     return [(name is None, name or "") for name in group[0]]
 
 
-def _sums(shares: Sequence[Share], allocation: Allocation) -> dict[str, Any]:
+def _sums(shares: Sequence[Share], allocation: Allocation, others: Elsewheres) -> dict[str, Any]:
     usd = sum((share.total_usd for share in shares), Decimal(0))
     return {
         "requests": len({share.use.operation_id for share in shares}),
@@ -193,6 +218,10 @@ def _sums(shares: Sequence[Share], allocation: Allocation) -> dict[str, Any]:
         "share": _part(usd, allocation),
         "estimated": sum(share.is_estimated for share in shares),
         "cut": sum(share.is_cut for share in shares),
+        **{
+            f"versus_usd:{name}": _known_sum(costs.get(share.use.id) for share in shares)
+            for name, costs in others.items()
+        },
     }
 
 
@@ -214,8 +243,8 @@ def _idle(allocation: Allocation) -> dict[str, Any]:
     }
 
 
-def _total(allocation: Allocation, rows: Sequence[Row]) -> dict[str, Any]:
-    sums = _sums(allocation.shares, allocation)
+def _total(allocation: Allocation, rows: Sequence[Row], others: Elsewheres) -> dict[str, Any]:
+    sums = _sums(allocation.shares, allocation, others)
     return {
         "line": "total",
         **sums,

@@ -141,7 +141,7 @@ def _show(replies: Sequence[Reply], usd_per_hour: str, ledger: Path) -> None:
 def _priced_elsewhere(replies: Sequence[Reply], ledger: Path) -> dict[str, tuple[Cost, ...]]:
     """What each request would have cost on the hosted backends, by operation, from its row in the ledger."""
     from kvsdk.cost import Ledger
-    from kvsdk.cost.elsewhere import Elsewhere
+    from kvsdk.cost.reports.elsewhere import Elsewhere
     from kvsdk.reply import Cost
 
     others = [Elsewhere(address) for address in HOSTED]

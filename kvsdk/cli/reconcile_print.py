@@ -12,8 +12,8 @@ import typer
 from kvsdk.cli.tables import Column, Format, Row, count, dollars, render, show
 
 if TYPE_CHECKING:
-    from kvsdk.cost.reconcile import Comparison, ReconciledLine, Reconciliation
-    from kvsdk.cost.reconcile_rows import ExplainingRow
+    from kvsdk.cost.exports.reconcile import Comparison, ReconciledLine, Reconciliation
+    from kvsdk.cost.exports.rows import ExplainingRow
 
 _FIGURES = {
     "requests": "requests",
@@ -91,13 +91,7 @@ def _print(title: str, columns: Sequence[Column], rows: Sequence[Row], form: For
     if form is Format.md:
         typer.echo((f"**{title}**\n\n" if title else "") + render(columns, rows, None, form) + "\n")
         return
-    from rich.markup import escape
-
-    safe = [
-        {key: escape(value) if isinstance(value, str) else value for key, value in row.items()}
-        for row in rows
-    ]
-    show(title, columns, safe, None)
+    show(title, columns, rows, None)
 
 
 def _figure_rows(

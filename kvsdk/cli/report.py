@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvsdk.cli.arguments import moment, open_ledger
+from kvsdk.cli.arguments import moment, open_ledger, warn_of_spill
 from kvsdk.cli.report_print import print_report, stream_requests
 from kvsdk.cli.tables import Format
 from kvsdk.errors import InvalidRequest
@@ -60,11 +60,18 @@ def report_command(
         PriceChoice, typer.Option(help="With prices that were corrected later, or as they were at first.")
     ] = PriceChoice.latest,
     form: Annotated[ReportFormat, typer.Option("--format", help="How to write it.")] = ReportFormat.table,
+    reconcile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Hold a vendor's usage or cost export against the ledger instead."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it to a file instead of standard output.")
     ] = None,
 ) -> None:
     """Print what the requests in a ledger used, cost and saved."""
+    if reconcile is not None:
+        _reconcile(ledger, reconcile, form)
+        return
     choice: dict[str, Any] = {
         "since": moment("since", since),
         "until": moment("until", until),
@@ -82,6 +89,20 @@ def report_command(
             with output.open("w", encoding="utf-8", newline="") as file:
                 write(file)
         warn_of_spill(book)
+
+
+def _reconcile(ledger: str, export: Path, form: ReportFormat) -> None:
+    """Compare, print, and exit with 1 where a line does not match."""
+    from kvsdk.cli.reconcile_print import print_reconciliation
+    from kvsdk.cost import reconcile
+
+    if form is ReportFormat.html:
+        raise InvalidRequest("a comparison is written as table, md, csv or json", field="format")
+    with open_ledger(ledger) as book:
+        matches = print_reconciliation(reconcile(book, export), Format(form.value))
+        warn_of_spill(book)
+    if not matches:
+        raise typer.Exit(1)
 
 
 def _names(by: str) -> tuple[str, ...]:
@@ -105,37 +126,14 @@ def _prepare(
     book: Ledger, by: tuple[str, ...], choice: dict[str, Any], form: ReportFormat
 ) -> Callable[[IO[str]], object]:
     """What writes the report to a file; whatever is wrong with the question is told before one is opened."""
-    from kvsdk.cost import report
-    from kvsdk.cost.reports import request_lines
+    from kvsdk.cost import report, report_page, request_lines
 
     if not by and form in (ReportFormat.csv, ReportFormat.json):
         pieces = stream_requests(request_lines(book, **choice), Format(form.value))
         return lambda file: file.writelines(pieces)
     result = report(book, by=by, latest=None if by else MAX_LINES, **choice)
     if form is ReportFormat.html:
-        from kvsdk.cost.page import report_page
-
-        page = report_page(book, result, since=choice["since"], until=choice["until"])
+        window = {name: choice[name] for name in ("since", "until", "prices")}
+        page = report_page(book, result, **window)
         return lambda file: file.write(page)
     return lambda file: print_report(result, Format(form.value), file)
-
-
-def warn_of_spill(book: Ledger) -> None:
-    """Say on standard error which rows the database has not taken yet: no report has them."""
-    files = book.spill_files
-    if files:
-        names = ", ".join(str(file) for file in files)
-        rows = sum(_rows(file) for file in files)
-        typer.echo(
-            f"kvsdk: {rows} row(s) are not in this report: the ledger has not taken them yet, "
-            f"and they are kept in {names}",
-            err=True,
-        )
-
-
-def _rows(file: Path) -> int:
-    try:
-        with file.open("rb") as opened:
-            return sum(1 for line in opened if line.strip())
-    except FileNotFoundError:  # they were written to the ledger meanwhile
-        return 0

@@ -19,7 +19,7 @@ from kvsdk.cli.tables import (
 )
 
 if TYPE_CHECKING:
-    from kvsdk.cost.reports import Report, ReportRow, RequestLines
+    from kvsdk.cost.reports.report import Report, ReportRow, RequestLines
 
 _TITLES = {"operation_id": "request", "at": "sent (UTC)"}
 _PER_REQUEST = ("at", "backend", "model", "session", "tenant")

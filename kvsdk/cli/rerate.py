@@ -21,7 +21,7 @@ def rerate_command(
 ) -> None:
     """Price the requests in a ledger anew, each at the prices of its own day. The old figures stay."""
     from kvsdk.cost import PriceBook
-    from kvsdk.cost.rerate import rerate
+    from kvsdk.cost.ledger.rerate import rerate
 
     filters = {} if model is None else {"model": model}
     with open_ledger(ledger) as book:

@@ -27,7 +27,7 @@ from kvsdk.client.forecast import Forecast
 from kvsdk.client.marks import prefix_marks
 from kvsdk.client.options import CheckedCall
 from kvsdk.cost import LedgerRow, rate
-from kvsdk.cost.row import RowState
+from kvsdk.cost.ledger.row import RowState
 from kvsdk.errors import KvsdkError
 from kvsdk.reply import (
     BreakpointReport,

@@ -20,7 +20,7 @@ from kvsdk.wire import Cancelled, Done, Effect, Emit, Flow, Machine, aadvance
 
 if TYPE_CHECKING:
     from kvsdk.cost import Ledger, LedgerRow
-    from kvsdk.cost.budget import Question, Spent
+    from kvsdk.cost.budgets.budget import Question, Spent
 
 
 class AsyncClient(ClientBase):
@@ -233,7 +233,7 @@ class _AsyncIO:
             await asyncio.to_thread(self._ledger.append, row)
 
     async def spent(self, question: Question) -> Spent:
-        from kvsdk.cost.budget_ledger import spent
+        from kvsdk.cost.budgets.spent import spent
 
         assert self._ledger is not None
         return await asyncio.to_thread(spent, self._ledger, question)

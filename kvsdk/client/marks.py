@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from kvsdk.caching import Plan, Prefix, TokenScale
-from kvsdk.cost.row import PrefixMark
+from kvsdk.cost.ledger.row import PrefixMark
 
 _DIGEST_DIGITS = 16
 

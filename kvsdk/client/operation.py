@@ -16,8 +16,8 @@ from kvsdk.client.forecast import Forecast
 from kvsdk.client.options import CheckedCall
 from kvsdk.client.reserving import Reserving
 from kvsdk.cost import LedgerRow
-from kvsdk.cost.budget_account import Budgets
-from kvsdk.cost.row import RowState
+from kvsdk.cost.budgets.account import Budgets
+from kvsdk.cost.ledger.row import RowState
 from kvsdk.errors import (
     BackendError,
     BackendProtocolError,

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from kvsdk.backend import Backend, Call
 from kvsdk.client.account import Account, Attempt
-from kvsdk.cost.budget_account import Budgets, Reservation
+from kvsdk.cost.budgets.account import Budgets, Reservation
 from kvsdk.errors import BudgetExceeded, KvsdkError
 from kvsdk.wire import Effect, Flow
 

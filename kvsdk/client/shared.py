@@ -12,8 +12,8 @@ from kvsdk.backend import backend as find_backend
 from kvsdk.client.forecast import Forecast
 from kvsdk.client.operation import Operation, Runtime
 from kvsdk.client.options import CallOptions, Defaults, OnUnsupported, check_call
-from kvsdk.cost.budget import Budget, BudgetState, Money, read_budgets
-from kvsdk.cost.budget_account import Budgets
+from kvsdk.cost.budgets.account import Budgets
+from kvsdk.cost.budgets.budget import Budget, BudgetState, Money, read_budgets
 from kvsdk.errors import ConfigurationError, Unsupported
 from kvsdk.prompt import MessagesLike
 from kvsdk.resilience import RetryPolicy

@@ -18,7 +18,7 @@ from kvsdk.wire import Cancelled, Done, Effect, Emit, Flow, Machine, advance
 
 if TYPE_CHECKING:
     from kvsdk.cost import Ledger, LedgerRow
-    from kvsdk.cost.budget import Question, Spent
+    from kvsdk.cost.budgets.budget import Question, Spent
 
 
 class Client(ClientBase):
@@ -250,7 +250,7 @@ class _IO:
         self._ledger.append(row)
 
     def spent(self, question: Question) -> Spent:
-        from kvsdk.cost.budget_ledger import spent
+        from kvsdk.cost.budgets.spent import spent
 
         assert self._ledger is not None
         return spent(self._ledger, question)

@@ -14,7 +14,7 @@ import pytest
 from kvsdk.backend import Bill, EngineTime
 from kvsdk.cli import main
 from kvsdk.cost import Ledger, LedgerRow
-from kvsdk.cost.machine import machine_cost
+from kvsdk.cost.prices.machine import machine_cost
 from kvsdk.usage import Usage
 
 AT = datetime(2026, 11, 30, 23, 0, tzinfo=UTC)

@@ -14,7 +14,7 @@ import pytest
 from kvsdk.cli.reconcile_print import print_reconciliation
 from kvsdk.cli.tables import Format
 from kvsdk.cost import Ledger, LedgerRow
-from kvsdk.cost.reconcile import Reconciliation, reconcile
+from kvsdk.cost.exports.reconcile import Reconciliation, reconcile
 from kvsdk.reply import Cost
 from kvsdk.usage import Usage
 

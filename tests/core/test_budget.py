@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from kvsdk import Budget, BudgetExceeded, Client, Cost, InvalidRequest
 from kvsdk.cost import Ledger, LedgerRow
-from kvsdk.cost.budget import BudgetState, Question, Scope, Spent, read_budgets
-from kvsdk.cost.budget_account import Budgets, Reservation
-from kvsdk.cost.budget_ledger import spent
+from kvsdk.cost.budgets.account import Budgets, Reservation
+from kvsdk.cost.budgets.budget import BudgetState, Question, Scope, Spent, read_budgets
+from kvsdk.cost.budgets.spent import spent
 
 NOON = datetime(2026, 11, 30, 12, 30, tzinfo=UTC)
 NOON_S = NOON.timestamp()

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvsdk import Budget, BudgetExceeded
-from kvsdk.cost.budget import BudgetState, Scope
-from kvsdk.cost.budget_account import Budgets, Reservation
+from kvsdk.cost.budgets.account import Budgets, Reservation
+from kvsdk.cost.budgets.budget import BudgetState, Scope
 
 NOON_S = datetime(2026, 11, 30, 12, 30, tzinfo=UTC).timestamp()
 FORMATS = {None: "", "hour": "%Y-%m-%d %H", "day": "%Y-%m-%d", "month": "%Y-%m"}

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvsdk import Cost, Usage
 from kvsdk.cost import Ledger, LedgerRow, report
-from kvsdk.cost.chart_data import ChartData
-from kvsdk.cost.charts import Span, hit_chart
-from kvsdk.cost.page import report_page
-from kvsdk.cost.page_text import visible
-from kvsdk.cost.report_sql import Window
+from kvsdk.cost.reports.chart_data import ChartData
+from kvsdk.cost.reports.charts import Span, hit_chart
+from kvsdk.cost.reports.page import report_page
+from kvsdk.cost.reports.page_text import visible
+from kvsdk.cost.reports.sql import Window
 from ledger_rows import row
 from page_reader import FIRST, MADE, PARTS, USAGE, cost, fill, page
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kvsdk import ConfigurationError, Cost, UnknownScheme, Usage
 from kvsdk.cost import LedgerRow
-from kvsdk.cost.elsewhere import Elsewhere
-from kvsdk.cost.row import PrefixMark
+from kvsdk.cost.ledger.row import PrefixMark
+from kvsdk.cost.reports.elsewhere import Elsewhere
 
 SONNET, TERRA = "anthropic:claude-sonnet-5-5", "openai:gpt-6.1-terra"
 AT = datetime(2026, 11, 30, 12, tzinfo=UTC)

@@ -14,9 +14,9 @@ from engine_times import A_TENTH_OF_A_CENT_A_SECOND, AT, after, by_tokens, divid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvsdk import InvalidRequest, Usage
-from kvsdk.cost import engine_bill
-from kvsdk.cost.engine_bill import EngineBill, EngineUse, SkippedUse, allocate, span
-from kvsdk.cost.machine import machine_cost
+from kvsdk.cost.engine import allocation as engine_bill
+from kvsdk.cost.engine.allocation import EngineBill, EngineUse, SkippedUse, allocate, span
+from kvsdk.cost.prices.machine import machine_cost
 
 PICO = Decimal("1e-12")
 KINDS = ("prefill", "load", "store", "decode")

@@ -12,8 +12,8 @@ from engine_times import AT, after, divide, measured
 from kvsdk import Cost, InvalidRequest, Usage
 from kvsdk.backend import Bill, EngineTime
 from kvsdk.cost import Ledger, LedgerRow
-from kvsdk.cost.engine_bill import EngineBill, EngineUse, engine_uses
-from kvsdk.cost.machine import machine_cost
+from kvsdk.cost.engine.allocation import EngineBill, EngineUse, engine_uses
+from kvsdk.cost.prices.machine import machine_cost
 
 # ---------------------------------------------------------------------- what the engine costs
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kvsdk import InvalidRequest, Usage
-from kvsdk.cost.exports import ExportLine, model_of_item, parse_export
+from kvsdk.cost.exports.reading import ExportLine, model_of_item, parse_export
 
 DAY = date(2026, 11, 28)
 MIDNIGHT = 1795824000  # 2026-11-28T00:00:00Z

@@ -147,6 +147,13 @@ def test_a_url_without_a_driver_is_refused(url: str) -> None:
         Ledger(url)
 
 
+@pytest.mark.parametrize("url", ["sqlite://", ":memory:", "sqlite:///:memory:"])
+def test_a_ledger_in_memory_is_refused(url: str) -> None:
+    """It would keep nothing, and each thread would have another."""
+    with pytest.raises(LedgerError, match="memory"):
+        Ledger(url)
+
+
 def test_a_password_in_a_url_is_not_shown() -> None:
     """Not in the error, nor in the ledger's name."""
     with pytest.raises(LedgerError) as caught:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kvsdk.cost import Ledger
-from kvsdk.cost import ledger as room
+from kvsdk.cost.ledger import ledger as room
 from ledger_rows import BILLS, FULL_V1, PREFIX, row
 
 Start = Callable[[], Any]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from kvsdk.cost import Ledger, LedgerRow, report
-from kvsdk.cost.reports import request_lines
-from kvsdk.cost.row import PrefixMark
+from kvsdk.cost.ledger.row import PrefixMark
+from kvsdk.cost.reports.report import request_lines
 from kvsdk.errors import LedgerError, LedgerTooNew
 from kvsdk.reply import Cost
 from kvsdk.usage import Usage

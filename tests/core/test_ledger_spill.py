@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kvsdk import LedgerError
 from kvsdk.cost import Ledger
-from kvsdk.cost.spill import Spill
+from kvsdk.cost.ledger.spill import Spill
 from ledger_rows import BILLS, FULL_V1, PREFIX, row
 
 
@@ -65,7 +65,7 @@ def test_a_database_that_takes_rows_again_gets_the_spilled_ones(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without being opened anew: after a rest the next row is tried, and the others follow it."""
-    from kvsdk.cost import ledger as room
+    from kvsdk.cost.ledger import ledger as room
 
     monkeypatch.setattr(room, "_REST_S", 0.0)
     with Ledger(path) as ledger:

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kvsdk.cost import Ledger, report, schema
+from kvsdk.cost import Ledger, report
+from kvsdk.cost.ledger import schema
 from ledger_rows import BILLS, FULL_V1, row
 
 V1 = (Path(__file__).parent.parent / "support" / "ledger_v1.sql").read_text("utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kvsdk.cost.model_names import pair_models
+from kvsdk.cost.exports.model_names import pair_models
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ import matplotlib
 import pytest
 from kvsdk import ConfigurationError, InvalidRequest
 from kvsdk.cost import Ledger, report
-from kvsdk.cost.page import report_page
-from kvsdk.cost.page_table import _COLUMNS, page_table
-from kvsdk.cost.page_text import dollars, shortened, visible
-from kvsdk.cost.report_rows import ReportRow
-from kvsdk.cost.report_sql import Window
+from kvsdk.cost.reports.page import report_page
+from kvsdk.cost.reports.page_table import _COLUMNS, page_table
+from kvsdk.cost.reports.page_text import dollars, shortened, visible
+from kvsdk.cost.reports.rows import ReportRow
+from kvsdk.cost.reports.sql import Window
 from ledger_rows import row
 from page_reader import FIRST, MADE, USAGE, Page, cost, fill, page
 

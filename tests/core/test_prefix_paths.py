@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kvsdk.cost.prefix_paths import PrefixPaths
-from kvsdk.cost.row import PrefixMark
+from kvsdk.cost.ledger.row import PrefixMark
+from kvsdk.cost.reports.prefix_paths import PrefixPaths
 
 
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=12), st.sets(st.integers(1, 12))), max_size=20))

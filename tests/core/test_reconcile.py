@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kvsdk import Cost, InvalidRequest, Usage
 from kvsdk.cost import Ledger, LedgerRow
-from kvsdk.cost.exports import Export, ExportLine
-from kvsdk.cost.reconcile import Figures, Reconciliation, read_export, reconcile
-from kvsdk.cost.reconcile_rows import tally_rows
+from kvsdk.cost.exports.reading import Export, ExportLine
+from kvsdk.cost.exports.reconcile import Figures, Reconciliation, read_export, reconcile
+from kvsdk.cost.exports.rows import tally_rows
 
 DAY = date(2026, 11, 28)
 MIDNIGHT = datetime(2026, 11, 28, tzinfo=UTC)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from kvsdk import UnknownScheme, Usage
 from kvsdk.cost import Ledger, report
-from kvsdk.cost.reports import request_lines
-from kvsdk.cost.row import PrefixMark
+from kvsdk.cost.ledger.row import PrefixMark
+from kvsdk.cost.reports.report import request_lines
 from report_rows import AT, row
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kvsdk import Cost, InvalidRequest, Usage
 from kvsdk.cost import Ledger, report
-from kvsdk.cost.reports import request_lines
+from kvsdk.cost.reports.report import request_lines
 from report_rows import AT, row
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvsdk import Cost, Usage
 from kvsdk.cost import Ledger, LedgerRow, report
-from kvsdk.cost.report_reading import read_groups
-from kvsdk.cost.report_sql import Window
-from kvsdk.cost.reports import request_lines
+from kvsdk.cost.reports.reading import read_groups
+from kvsdk.cost.reports.report import request_lines
+from kvsdk.cost.reports.sql import Window
 from report_rows import AT, row
 
 _MONEY = st.none() | st.decimals(-5, 5, places=12)
@@ -99,7 +100,7 @@ def test_a_report_is_what_adding_up_gives(rows: list[LedgerRow], by: list[str]) 
     for each in rows:
         groups.setdefault(tuple(_BY[name](each) for name in by), []).append(each)
     expected = {key: _naive(group) for key, group in groups.items()}
-    with Ledger("sqlite://") as ledger:
+    with TemporaryDirectory() as folder, Ledger(f"{folder}/costs.db", durability="batched") as ledger:
         for each in rows:
             ledger.append(each)
         for result in (report(ledger, by=by), read_groups(ledger, by, Window(), ())):

@@ -12,7 +12,7 @@ import pytest
 from kvsdk import LedgerError, Usage
 from kvsdk.backend import Bill, BillLine, Tariff
 from kvsdk.cost import Ledger, LedgerRow, PriceBook, rate
-from kvsdk.cost.rerate import rerate
+from kvsdk.cost.ledger.rerate import rerate
 from ledger_rows import row
 
 MTOK = 1_000_000

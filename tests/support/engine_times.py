@@ -9,7 +9,7 @@ from typing import Any
 
 from kvsdk import Usage
 from kvsdk.backend import EngineTime
-from kvsdk.cost.engine_bill import Allocation, EngineBill, EngineUse, SkippedUse, allocate
+from kvsdk.cost.engine.allocation import Allocation, EngineBill, EngineUse, SkippedUse, allocate
 
 AT = datetime(2026, 11, 30, tzinfo=UTC)
 A_TENTH_OF_A_CENT_A_SECOND = EngineBill(usd_per_hour="3.6")

@@ -9,7 +9,7 @@ from typing import Any
 from kvsdk import Cost, Usage
 from kvsdk.backend import Bill, BillLine, EngineTime, Tariff
 from kvsdk.cost import LedgerRow
-from kvsdk.cost.row import PrefixMark
+from kvsdk.cost.ledger.row import PrefixMark
 
 AT = datetime(2026, 11, 30, 12, 0, 0, 123456, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvsdk import Cost, Usage
 from kvsdk.cost import Ledger, report
-from kvsdk.cost.page import report_page
+from kvsdk.cost.reports.page import report_page
 from ledger_rows import row
 
 FIRST = datetime(2026, 11, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ import pytest
 from anthropic_wire import MODEL, block, end, message, start, stream, text, text_block
 from kvsdk import AsyncClient, Budget, BudgetExceeded, Client, Cost
 from kvsdk.cost import Ledger, LedgerRow
-from kvsdk.cost.budget import BudgetState
+from kvsdk.cost.budgets.budget import BudgetState
 from loopback import Loopback, Scripted, sse, sse_text
 from rawserver import RawServer
 
@@ -414,7 +414,7 @@ async def test_the_async_client_reads_beside_its_loop(loopback: Loopback, ledger
     """On a thread, and it counts the same."""
     import threading
 
-    from kvsdk.cost.ledger import Ledger as Real
+    from kvsdk.cost.ledger.ledger import Ledger as Real
 
     before(ledger_path, ("a", datetime.now(UTC), "0.50"))
     loopback.script(message(usage=CHEAP))

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.schema import CreateColumn
 
-from kvsdk.cost import schema
+from kvsdk.cost.ledger import schema
 from kvsdk.errors import LedgerError, LedgerTooNew
 
 CONNECT_S = 5
@@ -28,6 +28,8 @@ def open_engine(name: str) -> sa.Engine:
         LedgerError: The folder is not there, or there is no such database.
     """
     url = _url(name)
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise LedgerError("a ledger in memory would keep nothing; name a file")
     arguments: dict[str, Any] = {}
     if url.get_backend_name() == "postgresql" and "connect_timeout" not in url.query:
         arguments["connect_timeout"] = CONNECT_S

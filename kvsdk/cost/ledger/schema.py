@@ -87,5 +87,16 @@ ratings = sa.Table(
     sa.Column("cost_reason", sa.String),
 )
 
+
+def is_latest_rating() -> sa.ColumnElement[bool]:
+    """Which rating goes with a row: the last, found by the ratings' key for each row.
+
+    A join with the ratings' maxima by group would say the same, and takes SQLite minutes for a million rows.
+    """
+    run = sa.alias(ratings)
+    last = sa.select(sa.func.max(run.c.rating)).where(run.c.row_id == rows.c.id).correlate(rows)
+    return (ratings.c.row_id == rows.c.id) & (ratings.c.rating == last.scalar_subquery())
+
+
 ADDED: Mapping[int, Sequence[sa.Column[object]]] = {2: (rows.c.tools_pico_usd, rows.c.bill, rows.c.prefix)}
 """What each version has added to the table of rows; whole tables that are missing are made."""

@@ -1,4 +1,4 @@
-"""How many seconds of the engine each request has in a period. Pure; see `kvsdk.cost.engine_bill`.
+"""How many seconds of the engine each request has in a period. Pure; see `kvsdk.cost.engine.allocation`.
 
 Measured seconds are exact fractions. What they leave is shared out in whole numbers, and what is rounded
 there is rounded down by less than 1e-20 seconds, so parts never exceed the whole. Instead of dividing each
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from kvsdk.cost.engine_use import TICKS_PER_S, EngineUse, Kind, Phase
+from kvsdk.cost.engine.use import TICKS_PER_S, EngineUse, Kind, Phase
 
 KINDS: tuple[Kind, ...] = ("prefill", "load", "store", "decode")
 """What is billed; `queue` is not."""

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
-from kvsdk.cost.row import LedgerRow, RowState
+from kvsdk.cost.ledger.row import LedgerRow, RowState
 
 COUNTS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "fresh_tokens", "output_tokens")
 KEPT_ROWS = 20

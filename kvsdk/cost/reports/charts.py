@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from kvsdk.cost.page_text import dollars, shortened
+from kvsdk.cost.reports.page_text import dollars, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from kvsdk.cost.bill_json import from_json, to_json
-from kvsdk.cost.row import LedgerRow, PrefixMark
-from kvsdk.cost.schema import COUNTS, MONEY, PICO
+from kvsdk.cost.ledger.bill_json import from_json, to_json
+from kvsdk.cost.ledger.row import LedgerRow, PrefixMark
+from kvsdk.cost.ledger.schema import COUNTS, MONEY, PICO
 from kvsdk.errors import InvalidRequest
 from kvsdk.reply import Cost
 from kvsdk.usage import Usage
@@ -43,7 +43,7 @@ def to_record(row: LedgerRow) -> dict[str, Any]:
         InvalidRequest: A number is larger than the table can hold, or a time has no time zone.
     """
     usage = row.usage
-    record: dict[str, Any] = {name: _storable(getattr(row, name)) for name in _PLAIN}
+    record: dict[str, Any] = {name: storable(getattr(row, name)) for name in _PLAIN}
     record["at_us"] = at_us(row.at)
     for name in COUNTS:
         record[name] = _fitting(name, getattr(usage, name))
@@ -52,7 +52,7 @@ def to_record(row: LedgerRow) -> dict[str, Any]:
     record["cache_write_by_ttl"] = None if by_ttl is None else json.dumps(dict(by_ttl))
     record["estimated"] = ",".join(sorted(usage.estimated)) or None
     record["metadata"] = json.dumps(dict(row.metadata), sort_keys=True) if row.metadata else None
-    record["bill"] = None if row.bill is None else _storable(to_json(row.bill, usage))
+    record["bill"] = None if row.bill is None else storable(to_json(row.bill, usage))
     record["prefix"] = json.dumps(row.prefix, separators=(",", ":")) if row.prefix else None
     return record
 
@@ -74,9 +74,9 @@ def cost_columns(cost: Cost) -> dict[str, Any]:
     for name in MONEY:
         dollars = getattr(cost, name)
         columns[f"{name}_pico_usd"] = None if dollars is None else _fitting(name, round(dollars * PICO))
-    columns["price_source"] = _storable(cost.price_source)
+    columns["price_source"] = storable(cost.price_source)
     columns["is_cost_estimated"] = cost.estimated
-    columns["cost_reason"] = _storable(cost.reason)
+    columns["cost_reason"] = storable(cost.reason)
     return columns
 
 
@@ -124,7 +124,7 @@ def _fitting(name: str, number: int | None) -> int | None:
     return number
 
 
-def _storable(value: Any) -> Any:
+def storable(value: Any) -> Any:
     """Text that every database takes: no lone surrogates and no NUL, which a server may send."""
     if isinstance(value, str) and not (value.isascii() and "\x00" not in value):
         return value.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")

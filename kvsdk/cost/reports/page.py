@@ -8,14 +8,14 @@ from decimal import Decimal
 from importlib.util import find_spec
 from typing import Any
 
-from kvsdk.cost import charts
-from kvsdk.cost.chart_data import ChartData, Distribution, Extent
-from kvsdk.cost.charts import Saving, Span
-from kvsdk.cost.ledger import Ledger
-from kvsdk.cost.page_table import page_table
-from kvsdk.cost.page_text import cell, dollars, moment_in_words, visible
-from kvsdk.cost.report_rows import Report, ReportRow
-from kvsdk.cost.report_sql import Prices, Window
+from kvsdk.cost.ledger.ledger import Ledger
+from kvsdk.cost.reports import charts
+from kvsdk.cost.reports.chart_data import ChartData, Distribution, Extent
+from kvsdk.cost.reports.charts import Saving, Span
+from kvsdk.cost.reports.page_table import page_table
+from kvsdk.cost.reports.page_text import cell, dollars, moment_in_words, visible
+from kvsdk.cost.reports.rows import Report, ReportRow
+from kvsdk.cost.reports.sql import Prices, Window
 from kvsdk.errors import ConfigurationError, InvalidRequest
 
 
@@ -101,7 +101,7 @@ def _render(**content: Any) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("kvsdk.cost"),
+        loader=PackageLoader("kvsdk.cost.reports"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

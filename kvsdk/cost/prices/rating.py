@@ -8,12 +8,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from kvsdk.backend import Bill, BillLine
-from kvsdk.cost.machine import machine_cost
-from kvsdk.cost.pricing import price, total_cost
+from kvsdk.cost.prices.machine import machine_cost
+from kvsdk.cost.prices.pricing import price, total_cost
 from kvsdk.reply import Cost
 
 if TYPE_CHECKING:
-    from kvsdk.cost.rates import PriceBook
+    from kvsdk.cost.prices.book import PriceBook
 
 _ROUNDING = Decimal("1e-6")
 """How far a charge may be from the list's total and still be the same: it arrives as a float."""
@@ -40,7 +40,7 @@ def rate(bill: Bill, *, at: datetime, prices: PriceBook | None = None) -> Cost:
 
 
 def _line(line: BillLine, at: datetime, prices: PriceBook | None) -> Cost:
-    from kvsdk.cost.rates import NoPrice, PriceBook
+    from kvsdk.cost.prices.book import NoPrice, PriceBook
 
     book = prices or PriceBook.default()
     usage, tariff = line.usage, line.tariff

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from kvsdk.cost import schema
-from kvsdk.cost.ledger import Ledger
-from kvsdk.cost.records import at_us
-from kvsdk.cost.report_rows import PRICED
+from kvsdk.cost.ledger import schema
+from kvsdk.cost.ledger.ledger import Ledger
+from kvsdk.cost.ledger.records import at_us
+from kvsdk.cost.reports.rows import PRICED
 from kvsdk.errors import LedgerError
 
 Prices = Literal["latest", "original"]
@@ -108,12 +108,12 @@ def _groups(
     conditions: Sequence[sa.ColumnElement[bool]],
     order: Sequence[sa.ColumnElement[Any]] = (),
 ) -> Iterator[Group]:
-    priced, source = _priced(ledger, window.prices)
+    columns_of_cost, source = priced(ledger, window.prices)
     operations = sa.func.count(schema.rows.c.operation_id.distinct()).label("requests")
     columns = [key.label(f"key_{number}") for number, key in enumerate(keys)]
 
     def build(is_split: bool) -> sa.Executable:
-        query: Any = sa.select(*columns, operations, *_sums(priced, is_split)).select_from(source)
+        query: Any = sa.select(*columns, operations, *_sums(columns_of_cost, is_split)).select_from(source)
         asked: sa.Executable = query.where(*conditions).group_by(*group_by).order_by(*order)
         return asked
 
@@ -137,19 +137,15 @@ def _select(ledger: Ledger, build: Callable[[bool], sa.Executable]) -> Sequence[
         return ledger.select(build(True))
 
 
-def _priced(ledger: Ledger, prices: Prices) -> tuple[Columns, sa.FromClause]:
+def priced(ledger: Ledger, prices: Prices) -> tuple[Columns, sa.FromClause]:
     """The columns of a cost, and where they are from: the latest prices only where there are any."""
     rows, ratings = schema.rows, schema.ratings
     names = [*(f"{name}_pico_usd" for name in schema.MONEY), "is_cost_estimated"]
     if prices == "original" or not ledger.select(sa.select(ratings.c.row_id).limit(1)):
         return {name: rows.c[name] for name in names}, rows
-    # found by the ratings' key, row by row: SQLite takes minutes to join a million sums by group
-    run = sa.alias(ratings)
-    last = sa.select(sa.func.max(run.c.rating)).where(run.c.row_id == rows.c.id).correlate(rows)
-    is_last = (ratings.c.row_id == rows.c.id) & (ratings.c.rating == last.scalar_subquery())
     is_rated = ratings.c.row_id.is_not(None)
     columns: Columns = {name: sa.case((is_rated, ratings.c[name]), else_=rows.c[name]) for name in names}
-    return columns, rows.outerjoin(ratings, is_last)
+    return columns, rows.outerjoin(ratings, schema.is_latest_rating())
 
 
 def _sums(priced: Columns, is_split: bool) -> Iterator[sa.ColumnElement[Any]]:

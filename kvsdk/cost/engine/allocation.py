@@ -86,9 +86,9 @@ from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 
-from kvsdk.cost.engine_price import EXACT, EngineBill
-from kvsdk.cost.engine_sweep import KINDS, Seconds, busy, fit, seconds_in
-from kvsdk.cost.engine_use import (
+from kvsdk.cost.engine.price import EXACT, EngineBill
+from kvsdk.cost.engine.sweep import KINDS, Seconds, busy, fit, seconds_in
+from kvsdk.cost.engine.use import (
     TICKS_PER_S,
     EngineUse,
     SkippedUse,

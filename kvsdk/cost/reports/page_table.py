@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from datetime import UTC
 from typing import Any
 
-from kvsdk.cost.page_text import cell, printable, visible
-from kvsdk.cost.report_rows import Report, ReportRow
-from kvsdk.cost.report_sql import Window
+from kvsdk.cost.reports.page_text import cell, printable, visible
+from kvsdk.cost.reports.rows import Report, ReportRow
+from kvsdk.cost.reports.sql import Window
 
 MAX_LINES = 500
 _PER_REQUEST = ("at", "backend", "model", "session", "tenant")

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from kvsdk._text import did_you_mean
-from kvsdk.cost.ledger import Ledger
-from kvsdk.cost.records import at_us
-from kvsdk.cost.report_reading import RequestLines, read_groups
-from kvsdk.cost.report_rows import Report, ReportRow, Tally, VersusSum, in_order, in_words
-from kvsdk.cost.report_sql import (
+from kvsdk.cost.ledger.ledger import Ledger
+from kvsdk.cost.ledger.records import at_us
+from kvsdk.cost.reports.reading import RequestLines, read_groups
+from kvsdk.cost.reports.rows import Report, ReportRow, Tally, VersusSum, in_order, in_words
+from kvsdk.cost.reports.sql import (
     PER_REQUEST,
     Group,
     Prices,

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from kvsdk.cost.elsewhere import Elsewhere
-from kvsdk.cost.ledger import Ledger
-from kvsdk.cost.records import at_us
-from kvsdk.cost.report_rows import PRICED, Figures, Report, ReportRow, Tally, in_order, in_words
-from kvsdk.cost.report_sql import DAY_US, PER_REQUEST, Prices, Window, sent_again
-from kvsdk.cost.row import LedgerRow
-from kvsdk.cost.schema import COUNTS, PICO
+from kvsdk.cost.ledger.ledger import Ledger
+from kvsdk.cost.ledger.records import at_us
+from kvsdk.cost.ledger.row import LedgerRow
+from kvsdk.cost.ledger.schema import COUNTS, PICO
+from kvsdk.cost.reports.elsewhere import Elsewhere
+from kvsdk.cost.reports.rows import PRICED, Figures, Report, ReportRow, Tally, in_order, in_words
+from kvsdk.cost.reports.sql import DAY_US, PER_REQUEST, Prices, Window, sent_again
 
 
 class RequestLines:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import NamedTuple
 
-from kvsdk.cost.budget import Budget, BudgetState, Every, Question, Scope, Spent, plain
+from kvsdk.cost.budgets.budget import Budget, BudgetState, Every, Question, Scope, Spent, plain
 from kvsdk.errors import BudgetExceeded
 
 _PICO = Decimal(10) ** 12

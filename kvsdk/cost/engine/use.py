@@ -1,4 +1,4 @@
-"""What a request had of an engine of one's own, and where in time: the input of `kvsdk.cost.engine_bill`."""
+"""What a request had of an engine of one's own, and where in time: what `allocation` divides the bill by."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvsdk.backend import EngineTime
-from kvsdk.cost.row import LedgerRow
+from kvsdk.cost.ledger.row import LedgerRow
 from kvsdk.errors import InvalidRequest
 from kvsdk.usage import Usage
 
 if TYPE_CHECKING:
-    from kvsdk.cost.ledger import Ledger
+    from kvsdk.cost.ledger.ledger import Ledger
 
 Kind = Literal["queue", "load", "prefill", "decode", "store"]
 TICKS_PER_S = 10**12
@@ -107,7 +107,7 @@ class EngineUse:
         return self.start < end and (self.end > start or self.start >= start)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Its parts that have something in them; see `kvsdk.cost.engine_bill` for where they lie."""
+        """Its parts that have something in them; see `kvsdk.cost.engine.allocation` for where they lie."""
         return tuple(_measured(self) if self.engine is not None else _by_tokens(self))
 
 
@@ -227,7 +227,7 @@ def _earliest(ledger: Ledger, backend: str, since: datetime) -> datetime:
     """When the first of the rows was sent that reach into the time after `since`."""
     import sqlalchemy as sa
 
-    from kvsdk.cost.schema import rows
+    from kvsdk.cost.ledger.schema import rows
 
     since_us = ticks(since, "since") // 1_000_000
     reaches = rows.c.at_us + rows.c.total_s * 1e6 >= since_us - 1

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from heapq import merge
 
-from kvsdk.cost.row import PrefixMark
+from kvsdk.cost.ledger.row import PrefixMark
 
 _MAX_PREFIXES = 1 << 18
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kvsdk.cost import schema
-from kvsdk.cost.charts import CLASSES, Bin, Saving, Span
-from kvsdk.cost.ledger import Ledger
-from kvsdk.cost.page_text import visible
-from kvsdk.cost.records import at_us, to_dollars
-from kvsdk.cost.report_sql import Window, _priced
+from kvsdk.cost.ledger import schema
+from kvsdk.cost.ledger.ledger import Ledger
+from kvsdk.cost.ledger.records import at_us, to_dollars
+from kvsdk.cost.reports.charts import CLASSES, Bin, Saving, Span
+from kvsdk.cost.reports.page_text import visible
+from kvsdk.cost.reports.sql import Window, priced
 from kvsdk.errors import LedgerError
 
 TOP_SESSIONS = 15
@@ -113,7 +113,7 @@ class ChartData:
     def __init__(self, ledger: Ledger, window: Window) -> None:
         self._ledger = ledger
         self._where = window.conditions()
-        self._priced, self._source = _priced(ledger, window.prices)
+        self._priced, self._source = priced(ledger, window.prices)
 
     def extent(self) -> Extent | None:
         """The first and the last request, None without any."""

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from kvsdk.cost.records import to_dollars
-from kvsdk.cost.schema import COUNTS
+from kvsdk.cost.ledger.records import to_dollars
+from kvsdk.cost.ledger.schema import COUNTS
 
 PARTS = ("input", "cache_read", "cache_write", "output", "storage", "tools")
 """The classes of a cost."""

@@ -9,12 +9,12 @@ from decimal import Decimal
 
 import sqlalchemy as sa
 
-from kvsdk.cost import schema
-from kvsdk.cost.ledger import Ledger
-from kvsdk.cost.rates import PriceBook
-from kvsdk.cost.rating import rate
-from kvsdk.cost.records import cost_columns
-from kvsdk.cost.row import LedgerRow
+from kvsdk.cost.ledger import schema
+from kvsdk.cost.ledger.ledger import Ledger
+from kvsdk.cost.ledger.records import cost_columns
+from kvsdk.cost.ledger.row import LedgerRow
+from kvsdk.cost.prices.book import PriceBook
+from kvsdk.cost.prices.rating import rate
 from kvsdk.reply import Cost
 
 _BATCH = 500

@@ -10,9 +10,9 @@ from functools import lru_cache
 from kvsdk.backend import Outcome, backend
 from kvsdk.backend.cache_model import CacheBlock, CacheSettings
 from kvsdk.caching import plan
-from kvsdk.cost.prefix_paths import PrefixPaths
-from kvsdk.cost.rating import rate
-from kvsdk.cost.row import LedgerRow
+from kvsdk.cost.ledger.row import LedgerRow
+from kvsdk.cost.prices.rating import rate
+from kvsdk.cost.reports.prefix_paths import PrefixPaths
 from kvsdk.errors import InvalidRequest
 from kvsdk.prompt import Breakpoint, Message, Request, Text
 from kvsdk.reply import Cost, Predicted

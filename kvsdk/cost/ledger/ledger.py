@@ -18,12 +18,12 @@ from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from kvsdk._text import did_you_mean
-from kvsdk.cost import schema
-from kvsdk.cost.database import open_engine, prepare, words
-from kvsdk.cost.records import at_us, cost_columns, to_record, to_row
-from kvsdk.cost.row import LedgerRow
-from kvsdk.cost.spill import Spill
-from kvsdk.cost.writer import BatchWriter, CommitWriter, Record, Writer
+from kvsdk.cost.ledger import schema
+from kvsdk.cost.ledger.database import open_engine, prepare, words
+from kvsdk.cost.ledger.records import at_us, cost_columns, to_record, to_row
+from kvsdk.cost.ledger.row import LedgerRow
+from kvsdk.cost.ledger.spill import Spill
+from kvsdk.cost.ledger.writer import BatchWriter, CommitWriter, Record, Writer
 from kvsdk.errors import CircuitOpen, ConfigurationError, InvalidRequest, LedgerError, LedgerTooNew
 from kvsdk.reply import Cost
 from kvsdk.resilience import CircuitBreaker
@@ -144,7 +144,7 @@ class Ledger:
             return connection.execute(query).mappings().all()
 
     def add_ratings(self, costs: Sequence[tuple[str, Cost]], rating: int) -> None:
-        """Write later prices of rows beside their own; see `kvsdk.cost.rerate`."""
+        """Write later prices of rows beside their own; see `kvsdk.cost.ledger.rerate`."""
         records = [{"row_id": row_id, "rating": rating, **cost_columns(cost)} for row_id, cost in costs]
         try:
             with self._engine.begin() as connection:
@@ -248,11 +248,4 @@ class Ledger:
 def _with_latest_rating() -> Any:
     """Rows, each beside the latest of its later prices, if any."""
     rows, ratings = schema.rows, schema.ratings
-    latest = (
-        sa.select(ratings.c.row_id, sa.func.max(ratings.c.rating).label("rating"))
-        .group_by(ratings.c.row_id)
-        .subquery()
-    )
-    same = (ratings.c.row_id == latest.c.row_id) & (ratings.c.rating == latest.c.rating)
-    joined = rows.outerjoin(latest, rows.c.id == latest.c.row_id).outerjoin(ratings, same)
-    return sa.select(*rows.c, *ratings.c).select_from(joined)
+    return sa.select(*rows.c, *ratings.c).select_from(rows.outerjoin(ratings, schema.is_latest_rating()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from kvsdk.cost import schema
-from kvsdk.cost.budget import Question, Spent
-from kvsdk.cost.ledger import Ledger
-from kvsdk.cost.records import _storable, at_us
+from kvsdk.cost.budgets.budget import Question, Spent
+from kvsdk.cost.ledger import schema
+from kvsdk.cost.ledger.ledger import Ledger
+from kvsdk.cost.ledger.records import at_us, storable
 
 
 def spent(ledger: Ledger, question: Question) -> Spent:
@@ -24,7 +24,7 @@ def spent(ledger: Ledger, question: Question) -> Spent:
         sa.func.count(total).label("priced"),
     ).select_from(schema.rows)
     for name, value in question.where.items():
-        query = query.where(table[name] == _storable(value))
+        query = query.where(table[name] == storable(value))
     if question.since is not None:
         query = query.where(table.at_us >= at_us(question.since))
     (found,) = ledger.select(query)

@@ -9,10 +9,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from kvsdk.cost.exports import Export, ExportLine, Vendor, parse_export
-from kvsdk.cost.ledger import Ledger
-from kvsdk.cost.model_names import pair_models
-from kvsdk.cost.reconcile_rows import COUNTS, EDGE, ExplainingRow, Tally, tally_rows
+from kvsdk.cost.exports.model_names import pair_models
+from kvsdk.cost.exports.reading import Export, ExportLine, Vendor, parse_export
+from kvsdk.cost.exports.rows import COUNTS, EDGE, ExplainingRow, Tally, tally_rows
+from kvsdk.cost.ledger.ledger import Ledger
 from kvsdk.errors import InvalidRequest
 
 _HALF_A_CENT = Decimal("0.005")

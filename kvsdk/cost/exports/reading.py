@@ -25,7 +25,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
-from kvsdk.cost.export_json import WHOLE, Place, cents, count, dollars, moment, pages, part, text
+from kvsdk.cost.exports.json_reading import WHOLE, Place, cents, count, dollars, moment, pages, part, text
 from kvsdk.usage import Usage
 
 Vendor = Literal["anthropic", "openai"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsdk.backend import Tariff
-from kvsdk.cost.pricing import Rates
-from kvsdk.cost.rules import PriceRule, parse_rules, read_rules
+from kvsdk.cost.prices.pricing import Rates
+from kvsdk.cost.prices.rules import PriceRule, parse_rules, read_rules
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice
@@ -39,7 +39,7 @@ class PriceBook:
     usual one.
 
     Args:
-        file: A TOML file with prices of one's own; `kvsdk.cost.rules` says what stands in it.
+        file: A TOML file with prices of one's own; `kvsdk.cost.prices.rules` says what stands in it.
 
     Raises:
         ConfigurationError: The file is wrong.

@@ -1,0 +1,1 @@
+"""Budgets: `budget` is what may be spent, `account` what was and is being, `spent` what the ledger knows."""

@@ -1,0 +1,1 @@
+"""The bill of an engine of one's own, divided among its requests: `allocation` has the method."""
