@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kvsdk.backend import Bill, EngineTime
 from kvsdk.cli import main
-from kvsdk.cost import Ledger, LedgerRow
+from kvsdk.cost import Ledger, LedgerRow, PrefixMark
 from kvsdk.cost.prices.machine import machine_cost
 from kvsdk.usage import Usage
 
@@ -197,3 +197,25 @@ def test_a_missing_ledger_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixt
     assert _run("bill", str(tmp_path / "none.db"), "--usd-per-hour", "1") == 2
     assert "there is no ledger at" in capsys.readouterr().err
     assert not (tmp_path / "none.db").exists()
+
+
+def test_what_the_tokens_would_have_cost_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other cache writes the prefix at the first request and reads it at the second."""
+    path = str(tmp_path / "costs.db")
+    usage = Usage.of_total(2000, read=0, write=2000, output=10)
+    marks = (PrefixMark(1900, "aa", "1h"), PrefixMark(2000, "bb", ""))
+    with Ledger(path) as book:
+        for number in (1, 2):
+            book.append(_row(number, 20 * number, 10, usage=usage, prefix=marks, session=f"s{number}"))
+    address = "anthropic:claude-sonnet-5-5"
+    arguments = ("--usd-per-hour", "3.6", "--by", "session", "--versus", address)
+    rows, total = _json(capsys, path, *arguments)
+    written = (Decimal(4) * 1900 + Decimal(2) * 100 + Decimal(10) * 10) / 1_000_000
+    read = (Decimal("0.1") * 1900 + Decimal(2) * 100 + Decimal(10) * 10) / 1_000_000
+    found = {row.get("session"): row.get(f"versus_usd:{address}") for row in rows if row["line"] != "idle"}
+    assert {name: Decimal(str(usd)) for name, usd in found.items()} == {"s1": written, "s2": read}
+    assert Decimal(str(total[f"versus_usd:{address}"])) == written + read
+    assert _run("bill", path, *arguments) == 0
+    assert f"{address} (estimate)" in " ".join(capsys.readouterr().out.split())

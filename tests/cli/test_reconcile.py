@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kvsdk.cli import main
 from kvsdk.cli.reconcile_print import print_reconciliation
 from kvsdk.cli.tables import Format
 from kvsdk.cost import Ledger, LedgerRow
@@ -196,3 +197,36 @@ def test_a_cost_that_the_report_does_not_say(tmp_path: Path, capsys: pytest.Capt
     result = _reconcile(tmp_path, ROWS, {"amount": None, "line_item": "gpt-x, input"})
     assert not print_reconciliation(result, Format.md)
     assert "| 2026-11-28 | gpt-x | not said | - | - | - | no |" in capsys.readouterr().out
+
+
+def _run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(("dollars", "status"), [(0.1, 0), (0.25, 1)])
+def test_the_command_says_by_its_status_whether_all_matches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dollars: float, status: int
+) -> None:
+    """0 where the export and the ledger agree, 1 where they do not."""
+    _reconcile(tmp_path, ROWS, _cost(dollars))
+    ledger, export = str(tmp_path / "costs.db"), str(tmp_path / "bill.json")
+    assert _run("report", ledger, "--reconcile", export, "--format", "json") == status
+    (line,) = json.loads(capsys.readouterr().out)["rows"]
+    assert line["matches"] is (status == 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("none.json",), "none.json"), (("bill.json", "--format", "html"), "table, md, csv or json")],
+)
+def test_the_command_refuses_what_it_cannot_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    """Wrong use is 2, and said in a line."""
+    _reconcile(tmp_path, ROWS, _cost(0.1))
+    export, *rest = arguments
+    assert _run("report", str(tmp_path / "costs.db"), "--reconcile", str(tmp_path / export), *rest) == 2
+    assert words in capsys.readouterr().err
