@@ -1,6 +1,6 @@
 """What the ledger costs: rows written one after another and by eight processes, and reports over a million.
 
-    scripts/bench-ledger [--rows N] [--report-rows N]
+    scripts/bench, or: python bench/ledger_overhead.py [--rows N] [--report-rows N]
 
 Beside each figure stands its floor in the same run: a plain loop of INSERTs of the same columns through
 Python's sqlite3, with the same durability, or the report's sums as one plain query.
@@ -19,8 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,121 +83,149 @@ def values(row: LedgerRow) -> tuple[Any, ...]:
     return tuple(record[name] for name in COLUMNS)
 
 
-# ---------------------------------------------------------------------- one after another
+# ---------------------------------------------------------------------- ways to write rows
 
 
-def plain_commit(path: Path, rows: list[LedgerRow]) -> None:
-    """The floor of `commit`: an INSERT and a commit for each row."""
-    with _plain(path) as connection:
-        for row in [values(row) for row in rows]:
-            connection.execute(INSERT, row)
-            connection.commit()
+class Plain:
+    """The floor: INSERTs through Python's sqlite3, `size` rows a transaction, values made beforehand."""
 
+    def __init__(self, path: Path, size: int) -> None:
+        self._connection = connect(path)
+        self._size = size
 
-def plain_batches(path: Path, rows: list[LedgerRow]) -> None:
-    """The floor of `batched`: 256 rows a transaction."""
-    with _plain(path) as connection:
-        for start in range(0, len(rows), 256):
-            connection.executemany(INSERT, [values(row) for row in rows[start : start + 256]])
-            connection.commit()
+    def prepare(self, rows: list[LedgerRow]) -> list[Any]:
+        return [values(row) for row in rows]
 
+    def write(self, rows: list[Any]) -> None:
+        for start in range(0, len(rows), self._size):
+            self._connection.executemany(INSERT, rows[start : start + self._size])
+            self._connection.commit()
 
-class _plain:
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, timeout=30)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-
-    def __enter__(self) -> sqlite3.Connection:
-        return self._connection
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._connection.close()
 
 
-def ours(durability: Any) -> Callable[[Path, list[LedgerRow]], None]:
-    def write(path: Path, rows: list[LedgerRow]) -> None:
-        with Ledger(path, durability=durability) as ledger:
-            for row in rows:
-                ledger.append(row)
+class Ours:
+    """The ledger; what a batched one has left to write is written within the time."""
 
-    return write
+    def __init__(self, path: Path, durability: Any) -> None:
+        self._ledger = Ledger(path, durability=durability)
+
+    def prepare(self, rows: list[LedgerRow]) -> list[Any]:
+        return rows
+
+    def write(self, rows: list[Any]) -> None:
+        for row in rows:
+            self._ledger.append(row)
+        self._ledger.flush()
+
+    def close(self) -> None:
+        self._ledger.close()
 
 
-def seconds(write: Callable[[Path, list[LedgerRow]], None], rows: list[LedgerRow]) -> float:
-    """One round on a new file whose tables are there."""
+Way = Callable[[Path], "Plain | Ours"]
+WAYS: dict[str, Way] = {
+    "plain INSERTs, a commit for each": partial(Plain, size=1),
+    "kvsdk, commit": partial(Ours, durability="commit"),
+    "plain INSERTs, 256 a commit": partial(Plain, size=256),
+    "kvsdk, batched": partial(Ours, durability="batched"),
+}
+PAIRS = tuple(zip(list(WAYS)[::2], list(WAYS)[1::2], strict=True))
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """As durable as the ledger's own connections."""
+    connection = sqlite3.connect(path, timeout=30)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+@contextmanager
+def new_ledger() -> Iterator[Path]:
+    """A file whose tables are there, on the disk of the working folder (`/tmp` may be memory)."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         path = Path(folder) / "costs.db"
         Ledger(path).close()
-        started_s = time.perf_counter()
-        write(path, rows)
-        return time.perf_counter() - started_s
+        yield path
+
+
+# ---------------------------------------------------------------------- one after another
 
 
 def one_after_another(count: int) -> list[str]:
+    """Rows of one thread."""
     rows = [make_row(number) for number in range(count)]
-    pairs = {"commit": (plain_commit, ours("commit")), "batched": (plain_batches, ours("batched"))}
-    lines = ["| | µs per row | rows per second | times the plain loop |", "|---|---|---|---|"]
-    for durability, (floor, write) in pairs.items():
-        taken = [(seconds(floor, rows), seconds(write, rows)) for _ in range(ROUNDS)]
-        floor_s, ours_s = (statistics.median(column) for column in zip(*taken, strict=True))
-        ratio = statistics.median(ours_s / floor_s for floor_s, ours_s in taken)
-        lines.append(
-            f"| plain INSERTs, {durability} | {floor_s / count * 1e6:.0f} | {count / floor_s:,.0f} | 1.00 |"
-        )
-        lines.append(
-            f"| kvsdk, {durability} | {ours_s / count * 1e6:.0f} | {count / ours_s:,.0f} | {ratio:.2f} |"
-        )
+    lines = ["| one thread | µs per row | rows per second | times the plain loop |", "|---|---|---|---|"]
+    for floor, ours in PAIRS:
+        taken = [(_seconds(WAYS[floor], rows), _seconds(WAYS[ours], rows)) for _ in range(ROUNDS)]
+        medians = [statistics.median(column) for column in zip(*taken, strict=True)]
+        ratios = 1.0, statistics.median(ours_s / floor_s for floor_s, ours_s in taken)
+        for name, median_s, ratio in zip((floor, ours), medians, ratios, strict=True):
+            lines.append(f"| {name} | {median_s / count * 1e6:.0f} | {count / median_s:,.0f} | {ratio:.2f} |")
     return lines
+
+
+def _seconds(way: Way, rows: list[LedgerRow]) -> float:
+    with new_ledger() as path:
+        writer = way(path)
+        items = writer.prepare(rows)
+        started_s = time.perf_counter()
+        writer.write(items)
+        taken_s = time.perf_counter() - started_s
+        writer.close()
+        return taken_s
 
 
 # ---------------------------------------------------------------------- eight processes
 
 
-def _process(path: str, name: str, count: int, how: str, ready: Any) -> None:
-    rows = [make_row(number, name) for number in range(count)]
-    write = plain_commit if how == "plain" else plain_batches if how == "plain batches" else ours(how)
-    ready.wait()
-    write(Path(path), rows)
-
-
 def in_processes(count: int, processes: int = 8) -> list[str]:
+    """Rows of several processes into one file, and whether all are there."""
     lines = [
-        f"| {processes} processes, {count} rows each | rows per second | times the plain loops | rows lost |",
+        f"| {processes} processes, {count:,} rows each | rows per second | times the plain loops | lost |",
         "|---|---|---|---|",
     ]
-    for durability, floor in (("commit", "plain"), ("batched", "plain batches")):
+    for pair in PAIRS:
         floor_s = None
-        for how in (floor, durability):
-            taken_s, lost = _race(processes, count, how)
+        for name in pair:
+            taken_s, lost = _race(processes, count, name)
             floor_s = floor_s or taken_s
-            name = f"kvsdk, {how}" if how == durability else f"plain INSERTs, {durability}"
             lines.append(
                 f"| {name} | {processes * count / taken_s:,.0f} | {taken_s / floor_s:.2f} | {lost} |"
             )
     return lines
 
 
-def _race(processes: int, count: int, how: str) -> tuple[float, int]:
+def _race(processes: int, count: int, name: str) -> tuple[float, int]:
     spawn = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        path = str(Path(folder) / "costs.db")
-        Ledger(path).close()
-        ready = spawn.Barrier(processes + 1)
+    with new_ledger() as path:
+        start, end = spawn.Barrier(processes + 1), spawn.Barrier(processes + 1)
         workers = [
-            spawn.Process(target=_process, args=(path, f"p{number}-", count, how, ready))
+            spawn.Process(target=_work, args=(str(path), name, f"p{number}-", count, start, end))
             for number in range(processes)
         ]
         for worker in workers:
             worker.start()
-        ready.wait()
+        start.wait()
         started_s = time.perf_counter()
+        end.wait()
+        taken_s = time.perf_counter() - started_s
         for worker in workers:
             worker.join()
-        taken_s = time.perf_counter() - started_s
-        with _plain(Path(path)) as connection:
-            (there,) = connection.execute("SELECT count(*) FROM kvsdk_ledger").fetchone()
+        connection = connect(path)
+        (there,) = connection.execute("SELECT count(*) FROM kvsdk_ledger").fetchone()
+        connection.close()
     return taken_s, processes * count - int(there)
+
+
+def _work(path: str, name: str, prefix: str, count: int, start: Any, end: Any) -> None:
+    writer = WAYS[name](Path(path))
+    items = writer.prepare([make_row(number, prefix) for number in range(count)])
+    start.wait()
+    writer.write(items)
+    end.wait()
+    writer.close()
 
 
 # ---------------------------------------------------------------------- a million rows
@@ -214,13 +244,12 @@ def reports(count: int) -> list[str]:
         f"| {count:,} rows | seconds | a plain query of the same sums | times | peak memory |",
         "|---|---|---|---|---|",
     ]
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        path = Path(folder) / "costs.db"
-        Ledger(path).close()
-        with _plain(path) as connection:
-            connection.execute("PRAGMA synchronous = OFF")
-            connection.executemany(INSERT, _many(count))
-            connection.commit()
+    with new_ledger() as path:
+        connection = connect(path)
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.executemany(INSERT, _many(count))
+        connection.commit()
+        connection.close()
         for by, keys in REPORTS.items():
             found = _in_process(str(path), by, keys)
             lines.append(
@@ -262,7 +291,7 @@ def _in_process(path: str, by: tuple[str, ...], keys: str) -> dict[str, Any]:
 
 def _measure(path: str, by: tuple[str, ...], keys: str, answer: Any) -> None:
     taken: dict[str, list[float]] = {"plain_s": [], "ours_s": []}
-    with Ledger(path) as ledger, _plain(Path(path)) as connection:
+    with Ledger(path) as ledger, closing(connect(Path(path))) as connection:
         for _ in range(3):
             started_s = time.perf_counter()
             result = report(ledger, by=by)
@@ -281,12 +310,12 @@ def _measure(path: str, by: tuple[str, ...], keys: str, answer: Any) -> None:
 def main() -> None:
     """Measure and print the tables."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--rows", type=int, default=2000)
+    options.add_argument("--rows", type=int, default=4000)
     options.add_argument("--report-rows", type=int, default=1_000_000)
     arguments = options.parse_args()
     for lines in (
         one_after_another(arguments.rows),
-        in_processes(arguments.rows // 8),
+        in_processes(arguments.rows // 4),
         reports(arguments.report_rows),
     ):
         print(*lines, "", sep="\n", flush=True)

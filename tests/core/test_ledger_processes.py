@@ -54,6 +54,7 @@ def test_a_killed_writer_loses_no_row_that_was_acknowledged(tmp_path: Path) -> N
     assert one.stdout is not None
     assert one.stderr is not None
     acknowledged = [one.stdout.readline().strip() for _ in range(20)]
+    assert acknowledged[-1], one.stderr.read()
     one.send_signal(signal.SIGKILL)
     acknowledged += [line.strip() for line in one.stdout if line.endswith("\n")]
     one.wait(timeout=60)
@@ -72,6 +73,7 @@ def test_a_killed_batched_writer_loses_its_open_batch_at_most(tmp_path: Path) ->
     assert one.stdout is not None
     assert one.stderr is not None
     appended = [one.stdout.readline().strip() for _ in range(2_000)]
+    assert appended[-1], one.stderr.read()
     one.send_signal(signal.SIGKILL)
     appended += [line.strip() for line in one.stdout if line.endswith("\n")]
     one.wait(timeout=60)

@@ -11,6 +11,9 @@ from typing import Any
 from kvsdk.backend import Bill, BillLine, EngineTime, Tariff
 from kvsdk.usage import Usage
 
+_USUAL = Tariff(model="")
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 
 def to_json(bill: Bill, usage: Usage) -> str:
     """The bill of a row with this usage, which a bill of one line does not repeat."""
@@ -22,10 +25,10 @@ def to_json(bill: Bill, usage: Usage) -> str:
         data["charged_usd"] = str(bill.charged_usd)
         data["charged_by"] = bill.charged_by
     if bill.engine is not None:
-        data["engine"] = _given(bill.engine)
+        data["engine"] = _known(bill.engine)
     if bill.unpriced is not None:
         data["unpriced"] = bill.unpriced
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return _encode(data)
 
 
 def from_json(text: str, usage: Usage) -> Bill:
@@ -42,11 +45,22 @@ def from_json(text: str, usage: Usage) -> Bill:
 
 
 def _of_line(line: BillLine, *, with_usage: bool) -> dict[str, Any]:
-    data = _given(line.tariff)
+    tariff = line.tariff
+    data: dict[str, Any] = {"model": tariff.model}
+    if tariff.provider is not None:
+        data["provider"] = tariff.provider
+    if tariff.api_url is not None:
+        data["api_url"] = tariff.api_url
+    if tariff.terms:
+        data["terms"] = dict(tariff.terms)
+    if tariff.default_ttl != _USUAL.default_ttl:
+        data["default_ttl"] = tariff.default_ttl
+    if tariff.asked_ttls:
+        data["asked_ttls"] = tariff.asked_ttls
     if line.calls:
         data["calls"] = dict(line.calls)
     if with_usage:
-        data["usage"] = _given(line.usage)
+        data["usage"] = _known(line.usage)
     return data
 
 
@@ -61,23 +75,23 @@ def _to_line(data: Mapping[str, Any], usage: Usage) -> BillLine:
 
 
 def _to_engine(data: Mapping[str, Any]) -> EngineTime:
-    fields_: dict[str, Any] = dict(data)
-    rate = fields_.get("usd_per_hour")
-    fields_["usd_per_hour"] = None if rate is None else Decimal(rate)
-    return EngineTime(**fields_)
+    seconds: dict[str, Any] = dict(data)
+    rate = seconds.get("usd_per_hour")
+    seconds["usd_per_hour"] = None if rate is None else Decimal(rate)
+    return EngineTime(**seconds)
 
 
-def _given(value: Any) -> dict[str, Any]:
-    """A value's fields that say something."""
+def _known(value: Any) -> dict[str, Any]:
+    """The fields of a usage or of an engine's time that are known."""
     data = {}
-    for one in fields(value):
-        item = getattr(value, one.name)
+    for name in (one.name for one in fields(value)):
+        item = getattr(value, name)
         if isinstance(item, Decimal):
             item = str(item)
-        elif isinstance(item, (frozenset, tuple)):
-            item = sorted(item)
+        elif isinstance(item, frozenset):
+            item = sorted(item) or None
         elif isinstance(item, Mapping):
             item = dict(item)
-        if item not in (None, [], {}):
-            data[one.name] = item
+        if item is not None:
+            data[name] = item
     return data

@@ -34,6 +34,7 @@ _PLAIN = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LARGEST = 2**63 - 1
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def to_record(row: LedgerRow) -> dict[str, Any]:
@@ -49,11 +50,11 @@ def to_record(row: LedgerRow) -> dict[str, Any]:
         record[name] = _fitting(name, getattr(usage, name))
     record |= cost_columns(row.cost)
     by_ttl = usage.cache_write_by_ttl
-    record["cache_write_by_ttl"] = None if by_ttl is None else json.dumps(dict(by_ttl))
+    record["cache_write_by_ttl"] = None if by_ttl is None else _encode(dict(by_ttl))
     record["estimated"] = ",".join(sorted(usage.estimated)) or None
     record["metadata"] = json.dumps(dict(row.metadata), sort_keys=True) if row.metadata else None
     record["bill"] = None if row.bill is None else storable(to_json(row.bill, usage))
-    record["prefix"] = json.dumps(row.prefix, separators=(",", ":")) if row.prefix else None
+    record["prefix"] = _encode(row.prefix) if row.prefix else None
     return record
 
 

@@ -76,11 +76,12 @@ class PriceBook:
         """
         from genai_prices.data_snapshot import get_snapshot
 
-        if get_snapshot() is not self._snapshot:  # the library has fetched newer prices
+        snapshot = get_snapshot()
+        if snapshot is not self._snapshot:  # the library has fetched newer prices
             self._cards.cache_clear()
-            self._snapshot = get_snapshot()
-        minute = at.astimezone(UTC).replace(second=0, microsecond=0)
-        terms = tuple(sorted(tariff.terms.items()))
+            self._snapshot = snapshot
+        minute = (at if at.tzinfo is UTC else at.astimezone(UTC)).replace(second=0, microsecond=0)
+        terms = tuple(sorted(tariff.terms.items())) if tariff.terms else ()
         return self._cards(tariff.model, tariff.provider, tariff.api_url, terms, tariff.default_ttl, minute)
 
     def _make_card(

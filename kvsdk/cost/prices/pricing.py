@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import NamedTuple
 
 from kvsdk.reply import Cost
 from kvsdk.usage import Usage
@@ -70,9 +71,7 @@ def price(
     tools = sum((count * rates.calls[name] for name, count in (calls or {}).items() if count), Decimal(0))
     storage = stored_token_hours * (rates.storage_per_hour or 0) / _MTOK
     without_cache = usage.input_tokens * rates.fresh / _MTOK + output + tools
-    fixed = Cost(
-        output=output, storage=storage, tools=tools, without_cache=without_cache, price_source=rates.source
-    )
+    fixed = _Fixed(output, storage, tools, without_cache)
     if not usage.is_consistent:
         return _bounds(usage, rates, fixed, "more tokens cached than sent were reported")
     writes = _price_writes(usage, rates, asked_ttls)
@@ -85,13 +84,17 @@ def price(
     fresh = usage.fresh_tokens * rates.fresh / _MTOK
     read = usage.cache_read_tokens * rates.read / _MTOK
     total = fresh + read + high + output + tools + storage
-    return replace(
-        fixed,
+    return Cost(
         input=fresh,
         cache_read=read,
         cache_write=high,
+        output=output,
+        storage=storage,
+        tools=tools,
         total=total,
+        without_cache=without_cache,
         saved=without_cache - total,
+        price_source=rates.source,
         estimated=reason is not None,
         low=total - high + low if reason else None,
         high=total if reason else None,
@@ -176,10 +179,18 @@ def _price_writes(
     return total / _MTOK, total / _MTOK, None
 
 
-def _bounds(usage: Usage, rates: Rates, fixed: Cost, reason: str) -> Cost:
+class _Fixed(NamedTuple):
+    """What does not depend on how the cache was used."""
+
+    output: Decimal
+    storage: Decimal
+    tools: Decimal
+    without_cache: Decimal
+
+
+def _bounds(usage: Usage, rates: Rates, fixed: _Fixed, reason: str) -> Cost:
     """The interval over every split of the input that the reported counts allow; `fixed` has the rest."""
     assert usage.input_tokens is not None
-    assert fixed.without_cache is not None
     candidates = {rates.fresh}
     read = write = Decimal(0)
     known = 0
@@ -194,16 +205,18 @@ def _bounds(usage: Usage, rates: Rates, fixed: Cost, reason: str) -> Cost:
     else:
         candidates.update(rates.write.values())
     unknown = usage.input_tokens - known
-    beside = sum(
-        (part for part in (fixed.output, fixed.storage, fixed.tools) if part is not None), Decimal(0)
-    )
+    beside = fixed.output + fixed.storage + fixed.tools
     low = (read + write + unknown * min(candidates)) / _MTOK + beside
     high = (read + write + unknown * max(candidates)) / _MTOK + beside
     is_exact = low == high and not usage.estimated
-    return replace(
-        fixed,
+    return Cost(
+        output=fixed.output,
+        storage=fixed.storage,
+        tools=fixed.tools,
         total=high,
+        without_cache=fixed.without_cache,
         saved=fixed.without_cache - high,
+        price_source=rates.source,
         estimated=not is_exact,
         low=None if is_exact else low,
         high=None if is_exact else high,
