@@ -43,15 +43,15 @@ _NUMBERS = (
     Column("cache_read_tokens", "read from cache", count),
     Column("output_tokens", "output", count),
     Column("engine_s", "engine", _duration),
-    Column("queue_s", "waited", _duration, is_detail=True),
-    Column("prefill_usd", "prompts", dollars, is_detail=True),
-    Column("load_usd", "loading", dollars, is_detail=True),
-    Column("store_usd", "storing", dollars, is_detail=True),
-    Column("decode_usd", "answers", dollars, is_detail=True),
+    Column("queue_s", "waited", _duration, rank=1),
+    Column("prefill_usd", "prompts", dollars, rank=1),
+    Column("load_usd", "loading", dollars, rank=1),
+    Column("store_usd", "storing", dollars, rank=1),
+    Column("decode_usd", "answers", dollars, rank=1),
     Column("usd", "dollars", _exactly),
     Column("share", "of the bill", percent),
     Column("estimated", "estimated", count),
-    Column("cut", "cut", count, is_detail=True),
+    Column("cut", "cut", count, rank=1),
 )
 _SAY_NOTHING_AT_ZERO = ("load_usd", "store_usd", "cache_read_tokens", "queue_s", "estimated", "cut")
 

@@ -25,28 +25,28 @@ _TITLES = {"operation_id": "request", "at": "sent (UTC)"}
 _PER_REQUEST = ("at", "backend", "model", "session", "tenant")
 _NUMBERS = (
     Column("requests", "requests", count),
-    Column("attempts", "attempts", count),
+    Column("attempts", "attempts", count, rank=2),
     Column("input_tokens", "input", count),
-    Column("cache_read_tokens", "read from cache", count),
-    Column("cache_write_tokens", "written", count),
-    Column("fresh_tokens", "fresh", count, is_detail=True),
-    Column("output_tokens", "output", count),
-    Column("reasoning_tokens", "reasoning", count, is_detail=True),
+    Column("cache_read_tokens", "read from cache", count, rank=2),
+    Column("cache_write_tokens", "written", count, rank=2),
+    Column("fresh_tokens", "fresh", count, rank=3),
+    Column("output_tokens", "output", count, rank=2),
+    Column("reasoning_tokens", "reasoning", count, rank=3),
     Column("hit_rate", "hit rate", percent),
-    Column("ttft_s", "first token", milliseconds),
-    Column("input_usd", "fresh cost", dollars, is_detail=True),
-    Column("cache_read_usd", "read cost", dollars, is_detail=True),
-    Column("cache_write_usd", "write cost", dollars, is_detail=True),
-    Column("output_usd", "output cost", dollars, is_detail=True),
-    Column("storage_usd", "storage cost", dollars, is_detail=True),
-    Column("tools_usd", "tools cost", dollars, is_detail=True),
+    Column("ttft_s", "first token", milliseconds, rank=2),
+    Column("input_usd", "fresh cost", dollars, rank=3),
+    Column("cache_read_usd", "read cost", dollars, rank=3),
+    Column("cache_write_usd", "write cost", dollars, rank=3),
+    Column("output_usd", "output cost", dollars, rank=3),
+    Column("storage_usd", "storage cost", dollars, rank=3),
+    Column("tools_usd", "tools cost", dollars, rank=3),
     Column("cost_usd", "cost", dollars),
-    Column("low_usd", "at least", dollars),
-    Column("high_usd", "at most", dollars),
-    Column("without_cache_usd", "without cache", dollars),
+    Column("low_usd", "at least", dollars, rank=2),
+    Column("high_usd", "at most", dollars, rank=2),
+    Column("without_cache_usd", "without cache", dollars, rank=2),
     Column("saved_usd", "saved", dollars),
-    Column("unpriced", "unpriced", count),
-    Column("estimated", "estimated", count),
+    Column("unpriced", "unpriced", count, rank=1),
+    Column("estimated", "estimated", count, rank=1),
 )
 _SAY_NOTHING_AT_ZERO = (
     "reasoning_tokens",
@@ -113,7 +113,7 @@ def _versus_columns(addresses: Sequence[str]) -> list[Column]:
     columns = []
     for address in addresses:
         columns.append(Column(f"versus_usd:{address}", f"{address} (estimate)", dollars))
-        columns.append(Column(f"versus_unpriced:{address}", f"{address} unpriced", count))
+        columns.append(Column(f"versus_unpriced:{address}", f"{address} unpriced", count, rank=2))
     return columns
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _PIPE_WIDTH = 240
+_NAME_WIDTH = 16
+_BETWEEN = 3
 
 
 class Format(StrEnum):
@@ -33,14 +35,15 @@ class Format(StrEnum):
 class Column:
     """A column: its key in a row, its title, and how a value is written for people.
 
-    A detail is left out of a table that is too wide for the terminal.
+    A table that is too wide for the terminal leaves columns out: those of the highest rank first, of one rank
+    from the right. Columns of rank 0 always stay.
     """
 
     key: str
     title: str
     write: Any = str
     is_number: bool = True
-    is_detail: bool = False
+    rank: int = 0
 
 
 Row = Mapping[str, Any]
@@ -114,21 +117,55 @@ def show(
     from rich.console import Console
 
     console = Console(file=file)
-    is_plain = not console.is_terminal
-    lines = list(rows)
-    table = _table(title, columns, lines, total, is_plain=is_plain)
-    width = _width(table, console)
-    main = [column for column in columns if not column.is_detail]
-    if is_plain:
-        console = Console(file=file, width=max(_PIPE_WIDTH, width), color_system=None)
-    elif width > console.width and len(main) < len(columns):
-        table = _table(title, main, lines, total, is_plain=False)
-        table.caption = f"{len(columns) - len(main)} columns need a wider terminal, or --format csv"
+    lines = [words(columns, row) for row in rows]
+    last = None if total is None else words(columns, total)
+    if not console.is_terminal:
+        table = _table(title, columns, lines, last, is_plain=True)
+        width = max(_PIPE_WIDTH, _natural_width(table, console))
+        Console(file=file, width=width, color_system=None).print(table)
+        return
+    kept = _fitting(columns, [*lines, *([] if last is None else [last])], console.width)
+    table = _table(
+        title,
+        [columns[at] for at in kept],
+        [[line[at] for at in kept] for line in lines],
+        None if last is None else [last[at] for at in kept],
+        is_plain=False,
+    )
+    left_out = [column.title for at, column in enumerate(columns) if at not in kept]
+    if left_out:
+        table.caption = f"no room for: {', '.join(left_out)}; a wider terminal or --format csv has all"
     console.print(table)
 
 
+def _fitting(columns: Sequence[Column], lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The columns that a terminal has room for; numbers are never broken, long names are."""
+    needs = _least_widths(columns, lines)
+    kept = list(range(len(columns)))
+    for at in sorted(kept, key=lambda at: (-columns[at].rank, -at)):
+        if columns[at].rank == 0 or sum(needs[one] + _BETWEEN for one in kept) <= width:
+            break
+        kept.remove(at)
+    return kept
+
+
+def _least_widths(columns: Sequence[Column], lines: Sequence[Sequence[str]]) -> list[int]:
+    """What each column needs: all of a number, the longest word of a title, the start of a name."""
+    widths = []
+    for at, column in enumerate(columns):
+        longest = max((len(line[at]) for line in lines), default=0)
+        word = max((len(word) for word in column.title.split()), default=0)
+        widths.append(max(min(word, _NAME_WIDTH), longest if column.is_number else min(longest, _NAME_WIDTH)))
+    return widths
+
+
 def _table(
-    title: str, columns: Sequence[Column], rows: Sequence[Row], total: Row | None, *, is_plain: bool
+    title: str,
+    columns: Sequence[Column],
+    lines: Sequence[Sequence[str]],
+    last: Sequence[str] | None,
+    *,
+    is_plain: bool,
 ) -> Table:
     from rich import box
     from rich.table import Table
@@ -141,18 +178,19 @@ def _table(
         box=box.ASCII2 if is_plain else box.SIMPLE_HEAD,
         show_footer=False,
     )
-    for column in columns:
+    widths = _least_widths(columns, [*lines, *([] if last is None else [last])])
+    for column, least in zip(columns, widths, strict=True):
         justify: Literal["right", "left"] = "right" if column.is_number else "left"
-        table.add_column(Text(column.title), justify=justify, overflow="fold", no_wrap=False)
-    for row in rows:
-        table.add_row(*(Text(word) for word in words(columns, row)))  # names are no markup
-    if total is not None:
+        table.add_column(Text(column.title), justify=justify, overflow="fold", min_width=least)
+    for line in lines:
+        table.add_row(*(Text(word) for word in line))  # names are no markup
+    if last is not None:
         table.add_section()
-        table.add_row(*(Text(word) for word in words(columns, total)), style="bold")
+        table.add_row(*(Text(word) for word in last), style="bold")
     return table
 
 
-def _width(table: Table, console: Console) -> int:
+def _natural_width(table: Table, console: Console) -> int:
     from rich.measure import Measurement
 
     return Measurement.get(console, console.options.update(max_width=10_000), table).maximum

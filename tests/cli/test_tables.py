@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
-from kvsdk.cli.tables import Column, Format, dollars, render, show, stream, words
+from kvsdk.cli.tables import Column, Format, count, dollars, render, show, stream, words
 
 COLUMNS = [Column("name", "name", is_number=False), Column("cost", "cost", dollars)]
 ROWS = [{"name": "a|b", "cost": Decimal("0.000000012345")}, {"name": "c", "cost": None}]
@@ -94,17 +95,41 @@ def test_a_name_is_no_markup_and_moves_no_cursor(capsys: pytest.CaptureFixture[s
 
 
 def test_a_narrow_terminal_gets_no_details(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are counted below; a wide one and a pipe get all columns."""
-    columns = [*COLUMNS, Column("detail", "a detail of some length", is_detail=True)]
+    """They are named below; a wide one and a pipe get all columns."""
+    columns = [*COLUMNS, Column("detail", "a detail of some length", rank=1)]
     rows = [{"name": "a", "cost": Decimal(1), "detail": "d"}]
     for name in ("FORCE_COLOR", "NO_COLOR", "TERM", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
-    for is_terminal, width, has_detail in ((True, 24, False), (True, 80, True), (False, 24, True)):
+    for is_terminal, width, has_detail in ((True, 18, False), (True, 80, True), (False, 18, True)):
         monkeypatch.setenv("COLUMNS", str(width))
         file = _Terminal() if is_terminal else io.StringIO()
         show("", columns, rows, None, file)
-        assert ("a detail of some length" in file.getvalue()) is has_detail
-        assert ("--format csv" in file.getvalue().replace("\n", " ")) is not has_detail
+        printed = " ".join(_plain(file.getvalue()).split())
+        assert (
+            "no room for: a detail of some length; a wider terminal or --format csv has all" in printed
+        ) is (not has_detail)
+
+
+def test_numbers_are_never_broken_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A total is wider than what it sums; long names are folded instead, and columns of rank 0 all stay."""
+    columns = [
+        Column("name", "a name", is_number=False),
+        Column("a", "first", count),
+        Column("b", "second", count),
+    ]
+    rows = [{"name": "claude-sonnet-5-5-20261130", "a": 9_999_999, "b": 1} for _ in range(3)]
+    monkeypatch.setenv("COLUMNS", "46")
+    file = _Terminal()
+    show("", columns, rows, {"name": "total", "a": 29_999_997, "b": 3}, file)
+    lines = _plain(file.getvalue()).splitlines()
+    assert sum("9,999,999" in line for line in lines) == 3
+    assert any("29,999,997" in line for line in lines)
+    assert any("claude-sonnet-5-5-20261130" in line for line in lines) is False
+    assert "no room" not in file.getvalue()
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 class _Terminal(io.StringIO):

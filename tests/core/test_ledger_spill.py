@@ -117,6 +117,20 @@ def test_a_line_that_was_cut_short_is_set_aside(path: Path) -> None:
     assert spilled.with_name("costs.db.spill.jsonl.rejected").read_text() == '{"id": "row_2", "opera'
 
 
+def test_a_spill_of_an_earlier_version_is_written(path: Path) -> None:
+    """A line without the columns that came later; what it does not say is unknown."""
+    with Ledger(path) as ledger:
+        run_sql(path, HIDE)
+        ledger.append(row(1, bill=BILLS[0], usage=FULL_V1.usage))
+    run_sql(path, SHOW)
+    spilled = path.with_name("costs.db.spill.jsonl")
+    record = json.loads(spilled.read_text())
+    spilled.write_text(json.dumps({k: v for k, v in record.items() if k not in ("bill", "prefix")}) + "\n5\n")
+    with Ledger(path) as ledger:
+        assert list(ledger.rows()) == [row(1, usage=FULL_V1.usage)]
+    assert spilled.with_name("costs.db.spill.jsonl.rejected").read_text() == "5\n"
+
+
 def test_a_row_that_nothing_takes_is_an_error(path: Path) -> None:
     """`/dev/full` is a file on a full disk: the error says that the row is in neither place, and why."""
     with Ledger(path, spill="/dev/full") as ledger:

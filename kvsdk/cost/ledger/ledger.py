@@ -32,6 +32,7 @@ logger = logging.getLogger("kvsdk")
 
 Durability = Literal["commit", "batched"]
 _FILTERS = ("id", "operation_id", "state", "backend", "model", "session", "tenant", "reply_id")
+_COLUMNS = tuple(schema.rows.c.keys())
 _REST_S = 5.0
 """Seconds after a failure in which the database is not asked again; rows are spilled at once."""
 
@@ -220,7 +221,7 @@ class Ledger:
     def _replay(self) -> None:
         """Write what was spilled; what still fails stays there."""
         try:
-            count = self._spill.replay(self._insert_all)
+            count = self._spill.replay(lambda records: self._insert_all([_whole(each) for each in records]))
         except (exc.SQLAlchemyError, OSError) as error:
             logger.error("%s: spilled rows could not be written yet: %s", self.name, words(error))
             return
@@ -240,6 +241,11 @@ class Ledger:
     def _kept(self) -> str:
         files = ", ".join(str(file) for file in self._spill.files)
         return f"; rows that it did not take are in {files}" if files else ""
+
+
+def _whole(record: Record) -> Record:
+    """A spilled record with every column; one that was spilled by an earlier version has fewer."""
+    return {name: record.get(name) for name in _COLUMNS}
 
 
 class _Insert:

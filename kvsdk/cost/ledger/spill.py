@@ -98,8 +98,12 @@ def _read(file: IO[bytes]) -> tuple[list[Record], list[bytes]]:
     rejected: list[bytes] = []
     for line in file:
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except ValueError:
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        else:
             rejected.append(line)
     return records, rejected
 
