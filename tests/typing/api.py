@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal, assert_type
 
 import kvsdk
-from kvsdk import AsyncClient, Breakpoint, Client, Message, Part, Reply, Text, TextDelta, Tool, ToolCall
-from kvsdk.cost import Ledger, LedgerRow, Report, report
+from kvsdk import (
+    AsyncClient,
+    Breakpoint,
+    Budget,
+    BudgetExceeded,
+    Client,
+    Message,
+    Part,
+    Reply,
+    Text,
+    TextDelta,
+    Tool,
+    ToolCall,
+)
+from kvsdk.cost import (
+    EngineBill,
+    Ledger,
+    LedgerRow,
+    PriceBook,
+    Report,
+    allocate,
+    engine_uses,
+    reconcile,
+    report,
+    rerate,
+)
 
 
 def look(valve: str) -> str:
@@ -65,6 +90,23 @@ def books() -> None:
         assert_type(client.backend, kvsdk.Backend)
         assert_type(ledger.rows(tenant="acme"), Iterator[LedgerRow])
         assert_type(report(ledger, by=["tenant", "day"]), Report)
+        assert_type(rerate(ledger, PriceBook("contract.toml")).changed, int)
+        assert_type(reconcile(ledger, "usage.json").matches, bool)
+        engine = EngineBill(gpu="H100", gpus=8, usd_per_gpu_hour="2.50")
+        shares = allocate(
+            engine_uses(ledger), engine, start=datetime(2026, 11, 1, tzinfo=UTC), end=datetime.now(UTC)
+        )
+        assert_type(shares.idle_usd, Decimal)
+
+
+def spent() -> None:
+    limits: list[Budget | str] = ["100", Budget("5.00", per="tenant", every="day")]
+    with Client("anthropic:m", budget=limits, prices="contract.toml") as client:
+        try:
+            client.generate("x")
+        except BudgetExceeded as error:
+            assert_type(error.left_usd, Decimal | None)
+        assert_type(client.budgets[0].left_usd, Decimal)
 
 
 def wrong(client: Client) -> None:
