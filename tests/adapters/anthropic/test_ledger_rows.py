@@ -92,3 +92,15 @@ def test_a_row_that_nothing_takes_is_in_the_log(
     (record,) = [record for record in caplog.records if record.name == "kvsdk"]
     assert "msg_1" in record.getMessage()
     assert "SECRET-PROMPT" not in record.getMessage()
+
+
+def test_a_row_that_no_table_holds_does_not_cost_the_answer(
+    connect: Callable[..., Client], loopback: Loopback, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A count beyond 64 bits is a server's nonsense: the answer is returned, and the row is in the log."""
+    usage = {"input_tokens": 2**64, "output_tokens": 1}
+    loopback.script(message(usage={**usage, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}))
+    assert connect().generate("x").text == "Valve A."
+    (record,) = [record for record in caplog.records if record.name == "kvsdk"]
+    assert "too large" in record.getMessage()
+    assert rows() == []
