@@ -9,7 +9,8 @@ KvsdkError
 ├── InvalidRequest             the call is wrong; nothing was sent
 │   ├── UnknownKeyword         a keyword that the call does not take
 │   ├── InvalidBreakpoints     breakpoints that the backend cannot keep as asked (`strict=True`)
-│   └── UnsupportedSetting     a setting that this backend or model does not take
+│   ├── UnsupportedSetting     a setting that this backend or model does not take
+│   └── UnknownLayout          a layout of KV that nothing here knows; it is never guessed
 ├── Unsupported                an operation that this backend does not have
 ├── BackendError               the backend refused, failed, or did not answer
 │   ├── RequestRejected        4xx: the request itself (not retried)
@@ -126,6 +127,10 @@ class InvalidBreakpoints(InvalidRequest):
 
 class UnsupportedSetting(InvalidRequest):
     """A setting that this backend or model does not take."""
+
+
+class UnknownLayout(InvalidRequest):
+    """A layout of KV that nothing here knows: it is refused, never guessed."""
 
 
 class Unsupported(KvsdkError):
