@@ -26,6 +26,7 @@ KvsdkError
 ├── DeadlineExceeded           `timeout_s` is over
 ├── CircuitOpen                a breaker holds requests back
 ├── BudgetExceeded             the call could cost more than a budget has left; it was not sent
+├── InvalidFile                a file of KV that is not whole, not ours, or a newer kvsdk's
 └── LedgerError                the cost ledger cannot be used
     └── LedgerTooNew           written by a newer kvsdk
 ```
@@ -37,7 +38,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 
 class KvsdkError(Exception):
@@ -248,6 +249,23 @@ class BudgetExceeded(KvsdkError):
         self.left_usd = left_usd
         self.needed_usd = needed_usd
         self.resets_at = resets_at
+
+
+class InvalidFile(KvsdkError):
+    """A file of KV that cannot be used. Nothing of it is given out. A store counts it and has a miss.
+
+    Attributes:
+        kind: `truncated`: shorter than it says. `corrupt`: not what was written. `foreign`: kvsdk did not
+            write it. `newer`: a newer kvsdk wrote it.
+        detail: What is wrong, in words.
+    """
+
+    def __init__(
+        self, detail: str, *, kind: Literal["truncated", "corrupt", "foreign", "newer"] = "corrupt"
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
 
 
 class LedgerError(KvsdkError):

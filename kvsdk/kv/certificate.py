@@ -107,14 +107,14 @@ def _logical(
         dst_block_size=block_size,
         num_tokens=num_tokens,
         src_blocks=blocks,
-        **_kept(spec),
+        **unit_scales(spec),
     )
     found: torch.Tensor = made[0] if spec.dtype in QUANTISED else made
     return found.flatten(1).view(torch.uint8)
 
 
-def _kept(spec: KVSpec) -> dict[str, Any]:
-    """Scales of 1 for a quantised cache: its bytes are compared, whatever they stand for."""
+def unit_scales(spec: KVSpec) -> dict[str, Any]:
+    """What `convert` is told to take a quantised cache's bytes as they are, whatever they stand for."""
     import torch
 
     if spec.dtype not in QUANTISED:

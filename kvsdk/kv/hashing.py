@@ -17,9 +17,12 @@ import sys
 from array import array
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, Literal, NoReturn, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias, cast
 
 from kvsdk.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from _hashlib import HASH
 
 
 class IntArray(Protocol):
@@ -70,7 +73,7 @@ def chain_hashes(tokens: TokenIds, block_size: int, *, root: bytes = b"") -> lis
     if not isinstance(root, bytes):
         raise InvalidRequest(f"root is bytes, not {type(root).__name__}", field="root")
     packed = pack_tokens(tokens)
-    hasher = sha256(_DOMAIN + sha256(root).digest())
+    hasher = prefix_hasher(root)
     update, copy = hasher.update, hasher.copy
     block_bytes = block_size * _ID_BYTES
     keys: list[bytes] = []
@@ -78,6 +81,14 @@ def chain_hashes(tokens: TokenIds, block_size: int, *, root: bytes = b"") -> lis
         update(packed[start : start + block_bytes])
         keys.append(copy().digest())
     return keys
+
+
+def prefix_hasher(root: bytes) -> HASH:
+    """A hash whose digest, once it has taken in packed tokens, is the key of the prefix that they are.
+
+    Of no tokens at all it is what every chain under this root starts from.
+    """
+    return sha256(_DOMAIN + sha256(root).digest())
 
 
 def pack_tokens(tokens: TokenIds) -> bytes:

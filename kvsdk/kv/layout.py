@@ -150,6 +150,8 @@ def _axes(words: list[str], text: str) -> tuple[Axis, ...]:
         if words[at] == "(":
             end = words.index(")", at)
             inner = words[at + 1 : end]
+            if not set(inner) - {";"}:
+                _refuse(text, "an axis is packed from nothing")
             cut = inner.index(";") if ";" in inner else None
             names = tuple(inner if cut is None else inner[:cut])
             values = names if cut is None else tuple(inner[cut + 1 :])
@@ -178,8 +180,8 @@ def _check(left: tuple[str, ...], axes: tuple[Axis, ...], part: int, text: str) 
     if "layer" not in has:
         _refuse(text, "it has no layer")
     if "latent" in has:
-        if has & {"kv", "head", "dim", "dim/x"}:
-            _refuse(text, "a latent has no kv, head or dim")
+        if is_segmented or has & {"kv", "head", "dim", "dim/x"}:
+            _refuse(text, "a latent has no kv, head or dim, and no keys and values apart")
     else:
         if ("kv" in has) == is_segmented:
             _refuse(text, "keys and values are told apart once: by kv, or as two segments")

@@ -6,8 +6,10 @@ blocks, whatever the layout. A tiled dim is split: `(..., dim/x, x)`. Nothing is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from kvsdk.errors import InvalidRequest
@@ -39,13 +41,33 @@ def plane(kv: Any, layout: Layout, spec: KVSpec, layer: int, part: int) -> torch
         InvalidRequest: The tensors do not have the shape of the layout and the spec.
     """
     tensor = _pick(kv, layout, layer, part)
-    axes = layout.axes[part]
-    where = f"layer {layer} {'values' if part else 'keys'}"
-    tensor = _with_axes(tensor, len(axes), where, layout)
-    place = _Place(int(tensor.storage_offset()))
-    for axis, size, stride in zip(axes, tensor.shape, tensor.stride(), strict=True):
-        _lay(place, axis, size, stride, spec, layer, part, f"{where} of {layout.text!r}")
-    return _view(tensor, place)
+    tensor = _with_axes(tensor, len(layout.axes[part]), _where(layer, part), layout)
+    sizes, strides, offset = _lie(layout.text, spec, tensor.shape, tensor.stride(), layer, part)
+    return tensor.as_strided(sizes, strides, int(tensor.storage_offset()) + offset)
+
+
+@lru_cache(maxsize=4096)
+def _lie(
+    text: str, spec: KVSpec, shape: tuple[int, ...], strides: tuple[int, ...], layer: int, part: int
+) -> tuple[list[int], list[int], int]:
+    """A plane's sizes, strides and place in a tensor that looks like this."""
+    place = _Place(0)
+    where = f"{_where(layer, part)} of {text!r}"
+    for axis, size, stride in zip(Layout.parse(text).axes[part], shape, strides, strict=True):
+        _lay(place, axis, size, stride, spec, layer, part, where)
+    steps = place.steps
+    if "dim/x" in steps:
+        steps["dim"] = [*steps.pop("dim/x"), *steps.pop("x")]
+        _expect(spec.parts[part], prod(size for size, _ in steps["dim"]), ("dim/x", "x"), where)
+    if "block" in steps:
+        _expect(spec.block_size, steps["token"][0][0], ("token",), where)
+    head = steps.get("head", [(1, 0)])
+    order = [*steps.get("block", []), *steps["token"], *head, *steps["dim"]]
+    return [size for size, _ in order], [stride for _, stride in order], place.offset
+
+
+def _where(layer: int, part: int) -> str:
+    return f"layer {layer} {'values' if part else 'keys'}"
 
 
 def _pick(kv: Any, layout: Layout, layer: int, part: int) -> Any:
@@ -122,15 +144,6 @@ def _lay_one(
         place.add("dim" if name == "latent" else name, size, stride)
 
 
-def _view(tensor: torch.Tensor, place: _Place) -> torch.Tensor:
-    steps = place.steps
-    if "dim/x" in steps:
-        steps["dim"] = [*steps.pop("dim/x"), *steps.pop("x")]
-    head = steps.get("head", [(1, 0)])
-    order = [*steps.get("block", []), *steps["token"], *head, *steps["dim"]]
-    return tensor.as_strided([size for size, _ in order], [stride for _, stride in order], place.offset)
-
-
 def _size(name: str, spec: KVSpec, part: int) -> int:
     sizes = {"token": spec.block_size, "head": spec.num_kv_heads}
     return sizes[name] if name in sizes else spec.parts[part]
@@ -151,6 +164,24 @@ def _expect(expected: int, size: int, names: Sequence[str], where: str) -> None:
         )
 
 
+def alike(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both with as many axes: a dim that only one of them has in two halves is split in the other too."""
+    if one.dim() < other.dim():
+        return _split(one, other.shape[-1]), other
+    if other.dim() < one.dim():
+        return one, _split(other, one.shape[-1])
+    if one.shape != other.shape:
+        raise InvalidRequest("both sides are tiled, by different sizes", field="layout")
+    return one, other
+
+
+def _split(view: torch.Tensor, tile: int) -> torch.Tensor:
+    """The last axis as two: tiles, and what is in each."""
+    step = view.stride(-1)
+    shape = (*view.shape[:-1], view.shape[-1] // tile, tile)
+    return view.as_strided(shape, (*view.stride()[:-1], tile * step, step), int(view.storage_offset()))
+
+
 # ---------------------------------------------------------------------- making tensors
 
 
@@ -166,27 +197,39 @@ def allocate(layout: Layout, spec: KVSpec, *, tokens: int, dtype: str | None = N
     import torch
 
     element = getattr(torch, dtype or spec.dtype)
+
+    def make(layer: int, part: int) -> torch.Tensor:
+        return torch.empty(tensor_shape(layout, spec, part, tokens=tokens, dtype=dtype), dtype=element)
+
+    return arrange(layout, spec, make)
+
+
+def tensor_shape(
+    layout: Layout, spec: KVSpec, part: int, *, tokens: int, dtype: str | None = None
+) -> tuple[int, ...]:
+    """The shape of a tensor of keys (`part` 0) or values (1), without gaps; arguments as in `allocate`."""
     blocks = -(-tokens // spec.block_size)
     room = {"block": blocks, "slot": blocks * spec.block_size, "layer": spec.num_layers, "batch": 1, "kv": 2}
+    tile = TILE_BYTES // ITEM_BYTES[dtype or spec.dtype]
+    names = [name for axis in layout.axes[part] for name in axis.names]
+    sizes = room | {"x": tile, "dim/x": spec.parts[part] // tile}
+    if "x" in names and spec.parts[part] % tile:
+        raise InvalidRequest(f"a dim of {spec.parts[part]} cannot be tiled by {tile}", field="layout")
+    if "block" not in names and "slot" not in names:
+        sizes["token"] = tokens
+    return tuple(_axis_size(axis, sizes, spec, part) for axis in layout.axes[part])
 
-    def make(part: int) -> torch.Tensor:
-        tile = TILE_BYTES // ITEM_BYTES[dtype or spec.dtype]
-        names = [name for axis in layout.axes[part] for name in axis.names]
-        sizes = room | {"x": tile, "dim/x": spec.parts[part] // tile}
-        if "x" in names and spec.parts[part] % tile:
-            raise InvalidRequest(f"a dim of {spec.parts[part]} cannot be tiled by {tile}", field="layout")
-        if "block" not in names and "slot" not in names:
-            sizes["token"] = tokens
-        shape = [_axis_size(axis, sizes, spec, part) for axis in layout.axes[part]]
-        return torch.empty(shape, dtype=element)
 
+def arrange(layout: Layout, spec: KVSpec, make: Callable[[int, int], Any]) -> Any:
+    """A layout's Python sequences of what `make(layer, part)` gives; 0 for what is an axis of the tensors."""
+    layers = range(spec.num_layers)
     if layout.left == ("layer",):
-        return [make(0) for _ in range(spec.num_layers)]
+        return [make(layer, 0) for layer in layers]
     if layout.left == ("layer", "kv"):
-        return [tuple(make(part) for part in range(2)) for _ in range(spec.num_layers)]
+        return [tuple(make(layer, part) for part in range(2)) for layer in layers]
     if layout.left == ("kv", "layer"):
-        return [[make(part) for _ in range(spec.num_layers)] for part in range(2)]
-    return [make(part) for part in range(2)] if layout.left == ("kv",) else make(0)
+        return [[make(layer, part) for layer in layers] for part in range(2)]
+    return [make(0, part) for part in range(2)] if layout.left == ("kv",) else make(0, 0)
 
 
 def _axis_size(axis: Axis, sizes: dict[str, int], spec: KVSpec, part: int) -> int:

@@ -58,7 +58,9 @@ class KVSpec:
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_kv_heads", "head_dim", "block_size", "head_dim_v", "window"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is None and name in ("head_dim_v", "window"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidRequest(f"{name} is a number of at least 1, not {value!r}", field=name)
         if self.dtype not in ITEM_BYTES:
             known = ", ".join(ITEM_BYTES)
