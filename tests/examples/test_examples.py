@@ -8,6 +8,7 @@ from types import ModuleType
 
 import anthropic_wire as wire
 import pytest
+from kvsdk.cli.demo_model import ensure_demo_model
 from loopback import Loopback
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -34,7 +35,7 @@ def hosted(loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> Loopback:
 
 def test_no_example_is_left_out() -> None:
     """The folder holds the examples tested here and no other."""
-    assert sorted(path.stem for path in FOLDER.glob("*.py")) == ["ask", "costs", "tools"]
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == ["ask", "costs", "keep_kv", "tools"]
 
 
 def test_ask_hosted(hosted: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,3 +79,16 @@ def test_ask_and_tools_on_the_local_engine(capsys: pytest.CaptureFixture[str]) -
     assert not reads[1].startswith("  0 of")
     _load("tools").main(address)
     assert "valve_state(" in capsys.readouterr().out
+
+
+@pytest.mark.engine
+def test_keep_kv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second run takes the manual from disk, and says the same."""
+    example, model = _load("keep_kv"), str(ensure_demo_model())
+    example.main(model, str(tmp_path))
+    example.main(model, str(tmp_path))
+    first, second = (line.split(";") for line in capsys.readouterr().out.splitlines())
+    assert first[0].startswith("0 of ")
+    stored, total = (int(word) for word in second[0].split() if word.isdigit())
+    assert total - 20 < stored < total
+    assert first[2] == second[2] == " to the left"

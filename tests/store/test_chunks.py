@@ -1,0 +1,86 @@
+"""A prompt in chunks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from kvsdk.errors import InvalidRequest
+from kvsdk.kv import LAYOUTS, KVSpec, Layout, chain_hashes
+from kvsdk.kv.hashing import pack_tokens
+from kvsdk.kv.planes import allocate
+from kvsdk.store.chunks import Prompt, chunks_of, part_of, shorter_chunks
+
+ROOT = b"root"
+
+
+@given(st.integers(0, 1100))
+def test_chunks_cover_a_prompt_once(count) -> None:
+    """Each begins where the one before ends, all but the last have 256 tokens."""
+    chunks = chunks_of(pack_tokens(range(count)), ROOT)
+    assert [chunk.first for chunk in chunks] == list(range(0, count, 256))
+    assert sum(chunk.tokens for chunk in chunks) == count
+    assert all(chunk.tokens == 256 for chunk in chunks[:-1])
+
+
+def test_a_chunks_key_is_the_chains_key_of_the_prefix_up_to_its_end() -> None:
+    """As `chain_hashes` has it, for whole chunks and for the last one."""
+    tokens = list(range(600))
+    first, second, last = chunks_of(pack_tokens(tokens), ROOT)
+    assert [first.key, second.key] == chain_hashes(tokens, 256, root=ROOT)
+    assert [last.key] == chain_hashes(tokens, 600, root=ROOT)
+    assert (second.parent, last.parent) == (first.key, second.key)
+
+
+def test_the_first_chunks_parent_depends_on_the_root() -> None:
+    """Prompts of two tenants have no name in common, not even in part."""
+    ours, theirs = (chunks_of(pack_tokens([1]), root)[0] for root in (b"a", b"b"))
+    assert ours.parent != theirs.parent
+    assert ours.name.split("/")[1] != theirs.name.split("/")[1]
+
+
+@given(st.integers(1, 255), st.integers(0, 300))
+def test_a_shorter_prompts_last_chunk_is_among_those_that_a_longer_one_looks_for(length, more) -> None:
+    """Whatever the length, 256 tokens before or none."""
+    for head in (0, 256):
+        tokens = list(range(head + length))
+        stored = chunks_of(pack_tokens(tokens), ROOT)[-1]
+        longer = pack_tokens(tokens + [7] * more)
+        looked_for = shorter_chunks(longer, ROOT, head, stored.parent)
+        assert stored in looked_for
+        assert [chunk.tokens for chunk in looked_for] == list(range(min(255, length + more), 0, -1))
+
+
+def test_a_prompt_does_not_look_for_the_chunk_that_it_has_not_found() -> None:
+    """The others in its place only."""
+    prompt = Prompt.of(pack_tokens(range(300)), ROOT)
+    last = prompt.chunks[-1]
+    assert [chunk.tokens for chunk in prompt.shorter(last)] == list(range(43, 0, -1))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_part_of_kv_has_the_tokens_of_its_chunk(name) -> None:
+    """The part's own first element is the whole's at the chunk's first token; nothing is copied."""
+    layout = Layout.of(name)
+    kind = "mla" if layout.is_mla else "mha"
+    heads = 1 if layout.is_mla else 2
+    spec = KVSpec(num_layers=2, num_kv_heads=heads, head_dim=16, dtype="float32", block_size=16, kind=kind)
+    whole = allocate(layout, spec, tokens=600)
+    part, blocks = part_of(whole, layout, spec, None, 256, 100)
+    if layout.is_paged:
+        assert part is whole
+        assert list(blocks) == list(range(16, 23))  # 256 / 16, and 100 / 16 rounded up
+        assert part_of(whole, layout, spec, list(range(50, 0, -1)), 256, 100)[1] == list(range(34, 27, -1))
+    else:
+        axis = [axis.names for axis in layout.axes[0]].index(("token",))
+        while isinstance(part, list):
+            whole, part = whole[0], part[0]
+        assert part.shape[axis] == 100
+        assert part.data_ptr() == whole.narrow(axis, 256, 100).data_ptr()
+
+
+def test_a_layout_that_packs_its_tokens_has_no_parts() -> None:
+    """Of `(token head)` a stretch of tokens is no tensor."""
+    with pytest.raises(InvalidRequest, match="no axis of tokens alone"):
+        part_of(torch.zeros(2, 1, 8, 4), Layout.parse("| kv layer (token head) dim"), None, None, 0, 1)
