@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import kvsdk
-from kvsdk.cli import bill, demo, explain, prices, report, rerate
+from kvsdk.cli import bill, convert, demo, explain, prices, report, rerate, store
 
 app = typer.Typer(
     name="kvsdk",
@@ -17,11 +17,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("bill")(bill.bill_command)
+app.command("convert")(convert.convert_command)
 app.command("demo")(demo.demo)
 app.command("explain")(explain.explain_command)
 app.command("prices")(prices.prices_command)
 app.command("report")(report.report_command)
 app.command("rerate")(rerate.rerate_command)
+app.add_typer(store.app, name="store")
 
 
 def _print_version(is_asked: bool) -> None:

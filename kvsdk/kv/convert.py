@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kvsdk.errors import InvalidRequest
 from kvsdk.kv.layout import Layout
 from kvsdk.kv.planes import allocate
-from kvsdk.kv.rows import move_blocks
-from kvsdk.kv.sides import Side, common_block_size, pieces
+from kvsdk.kv.sides import Side
 from kvsdk.kv.spec import ITEM_BYTES, KVSpec
+from kvsdk.kv.transfer import Transfer
 
 if TYPE_CHECKING:
     import torch
@@ -71,18 +70,22 @@ def convert(
     layout = Layout.of(dst_layout)
     if layout.is_mla != source.layout.is_mla or layout.is_mla != (spec.kind == "mla"):
         raise InvalidRequest("a latent (MLA) becomes no keys and values, nor they a latent", field="spec")
-    target_spec = replace(spec, block_size=dst_block_size or spec.block_size, dtype=wanted)
+    size = dst_block_size or spec.block_size
+    is_same = (size, wanted) == (spec.block_size, spec.dtype)
+    target_spec = spec if is_same else replace(spec, block_size=size, dtype=wanted)
     made = allocate(layout, target_spec, tokens=count) if out is None else out
     target = Side(made, layout, target_spec, dst_blocks)
     source.check(count, "src")
     target.check(count, "dst")
-    new_scales = given = _scales(scales, spec)
+    made_scales = _scales(scales, spec)
+    transfer = Transfer(source, target, count)
     if wanted == spec.dtype:
-        _move_all(source, target, count)
+        transfer.move()
     else:
-        new_scales = _cast_all(source, target, count, given)
+        given, made_scales = made_scales, _new_scales(wanted, spec)
+        transfer.cast(given, made_scales)
     _zero_rest(target, count)
-    return (made, new_scales) if wanted in QUANTISED else made
+    return (made, made_scales) if wanted in QUANTISED else made
 
 
 def _check_count(count: int) -> None:
@@ -108,119 +111,19 @@ def _scales(scales: torch.Tensor | None, spec: KVSpec) -> torch.Tensor | None:
     return scales
 
 
-def _move_all(source: Side, target: Side, count: int) -> None:
-    """Move every layer's parts, byte for byte: scattered blocks as rows, what is left as strided copies."""
-    size = common_block_size(source, target)
-    is_scattered = source.is_scattered or target.is_scattered
-    whole = count // size if size and is_scattered else 0
-
-    @cache
-    def stretches(done: int) -> list[tuple[int, int, int]]:
-        return list(pieces(source, target, count, done))
-
-    for reader, writer, _, _ in _planes(source, target):
-        done = 0
-        if whole and size:
-            there = target.as_blocks(writer, whole, size)
-            here = source.as_blocks(reader, whole, size)
-            if move_blocks(there, here, target.ids, source.ids, whole):
-                done = whole * size
-        for token, blocks, length in stretches(done):
-            place = target.piece(writer, token, blocks, length)
-            move(place, source.piece(reader, token, blocks, length))
-
-
-def _cast_all(source: Side, target: Side, count: int, scales: torch.Tensor | None) -> torch.Tensor | None:
-    """Every layer's parts in another dtype; gives the scales of a quantised one."""
+def _new_scales(dtype: str, spec: KVSpec) -> torch.Tensor | None:
+    """Room for the scales of a quantised dtype."""
     import torch
 
-    shape = (source.spec.num_layers, len(source.spec.parts), source.spec.num_kv_heads)
-    made = torch.empty(shape) if target.spec.dtype in QUANTISED else None
-    stretches = list(pieces(source, target, count))
-    for reader, writer, layer, part in _planes(source, target):
-        scale = None if scales is None else scales[layer, part]
-        if made is not None:
-            made[layer, part] = _largest(source, reader, stretches, scale) / torch.finfo(writer.dtype).max
-        new_scale = None if made is None else made[layer, part]
-        for token, blocks, length in stretches:
-            place = target.piece(writer, token, blocks, length)
-            _cast(place, source.piece(reader, token, blocks, length), scale, new_scale)
-    return made
-
-
-def _planes(source: Side, target: Side) -> Iterator[tuple[torch.Tensor, torch.Tensor, int, int]]:
-    for layer in range(source.spec.num_layers):
-        for part in range(len(source.spec.parts)):
-            yield source.plane(layer, part), target.plane(layer, part), layer, part
-
-
-def move(place: torch.Tensor, piece: torch.Tensor) -> None:
-    """The same bytes elsewhere; a tiled side is split like the other one."""
-    import torch
-
-    raw = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[piece.element_size()]
-    place, piece = _alike(place, piece)
-    place.view(raw).copy_(piece.view(raw))
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both with as many axes: a dim that only one of them has in two halves is split in the other too."""
-    if one.dim() < other.dim():
-        return _split(one, other.shape[-1]), other
-    if other.dim() < one.dim():
-        return one, _split(other, one.shape[-1])
-    if one.shape != other.shape:
-        raise InvalidRequest("both sides are tiled, by different sizes", field="layout")
-    return one, other
-
-
-def _split(view: torch.Tensor, tile: int) -> torch.Tensor:
-    """The last axis as two: tiles, and what is in each."""
-    step = view.stride(-1)
-    shape = (*view.shape[:-1], view.shape[-1] // tile, tile)
-    return view.as_strided(shape, (*view.stride()[:-1], tile * step, step), int(view.storage_offset()))
-
-
-def _cast(
-    place: torch.Tensor, piece: torch.Tensor, scale: torch.Tensor | None, new_scale: torch.Tensor | None
-) -> None:
-    """The same numbers in another dtype, as near as it has them."""
-    place, piece = _alike(place, piece)
-    if scale is None and new_scale is None:
-        place.copy_(piece)
-        return
-    import torch
-
-    numbers = piece.to(torch.float32)
-    by_head = [1] * piece.dim()
-    by_head[2] = -1
-    if scale is not None:
-        numbers = numbers * scale.view(by_head)
-    if new_scale is not None:
-        divisor = torch.where(new_scale > 0, new_scale, torch.ones_like(new_scale))
-        numbers = numbers / divisor.view(by_head)
-    place.copy_(numbers.to(place.dtype))
-
-
-def _largest(
-    source: Side, view: torch.Tensor, runs: Sequence[tuple[int, int, int]], scale: torch.Tensor | None
-) -> torch.Tensor:
-    """The largest magnitude of each head."""
-    import torch
-
-    found = torch.zeros(source.spec.num_kv_heads)
-    for token, blocks, size in runs:
-        piece = source.piece(view, token, blocks, size).to(torch.float32).abs()
-        axes = [axis for axis in range(piece.dim()) if axis != 2]
-        found = torch.maximum(found, piece.amax(axes))
-    return found if scale is None else found * scale
+    shape = (spec.num_layers, len(spec.parts), spec.num_kv_heads)
+    return torch.empty(shape) if dtype in QUANTISED else None
 
 
 def _zero_rest(target: Side, count: int) -> None:
     """Nothing of before stays in the last block."""
     size = target.spec.block_size
     rest = -count % size
-    if not target.layout.is_paged or not rest:
+    if not target.is_paged or not rest:
         return
     at = target.place(count)
     for layer in range(target.spec.num_layers):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsdk.errors import InvalidRequest
 from kvsdk.kv.layout import Axis, Layout
@@ -40,17 +40,81 @@ def plane(kv: Any, layout: Layout, spec: KVSpec, layer: int, part: int) -> torch
     Raises:
         InvalidRequest: The tensors do not have the shape of the layout and the spec.
     """
-    tensor = _pick(kv, layout, layer, part)
-    tensor = _with_axes(tensor, len(layout.axes[part]), _where(layer, part), layout)
-    sizes, strides, offset = _lie(layout.text, spec, tensor.shape, tensor.stride(), layer, part)
-    return tensor.as_strided(sizes, strides, int(tensor.storage_offset()) + offset)
+    tensor = _tensor(kv, layout, layer, part)
+    look, offset = _lie(layout.text, spec, tensor.shape, tensor.stride(), layer, part)
+    return tensor.as_strided(*look, int(tensor.storage_offset()) + offset)
+
+
+class Look(NamedTuple):
+    """Sizes and strides of a view, in elements."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All planes of a KV cache in a processor's memory, where those of a part look the same in every layer.
+
+    Attributes:
+        looks: Of keys and of values.
+        addresses: Where each plane begins, `(layers, parts)`.
+        dtype: Of the elements.
+    """
+
+    looks: list[Look]
+    addresses: Any
+    dtype: torch.dtype
+
+
+def survey(kv: Any, layout: Layout, spec: KVSpec) -> Survey | None:
+    """All planes at once; None where they do not look the same, or are elsewhere than in memory.
+
+    Raises:
+        InvalidRequest: The tensors do not have the shape of the layout and the spec.
+    """
+    import numpy as np
+
+    parts, last = range(len(spec.parts)), spec.num_layers - 1
+    is_listed = "layer" in layout.left
+    picked = parts if "kv" in layout.left else range(1)
+    rows = [
+        [_tensor(kv, layout, layer, part) for part in picked] for layer in range(last + 1 if is_listed else 1)
+    ]
+    dtype = rows[0][0].dtype
+    kinds = [(tensor.shape, tensor.stride()) for tensor in rows[0]]
+    for row in rows:
+        for tensor, kind in zip(row, kinds, strict=True):
+            if (tensor.shape, tensor.stride()) != kind or tensor.dtype != dtype or not tensor.is_cpu:
+                return None
+    lies = [_lie(layout.text, spec, *kinds[part % len(kinds)], 0, part) for part in parts]
+    addresses = np.array([[tensor.data_ptr() for tensor in row] for row in rows], np.int64)
+    addresses = addresses + np.array([offset for _, offset in lies]) * dtype.itemsize
+    if not is_listed and last:
+        ends = [_lie(layout.text, spec, *kinds[part % len(kinds)], last, part)[1] for part in parts]
+        steps = [(end - offset) // last * dtype.itemsize for end, (_, offset) in zip(ends, lies, strict=True)]
+        addresses = addresses + np.arange(last + 1)[:, None] * np.array(steps)
+    return Survey([look for look, _ in lies], addresses, dtype)
+
+
+def look(kv: Any, layout: Layout, spec: KVSpec) -> Look:
+    """How the first plane looks."""
+    tensor = _tensor(kv, layout, 0, 0)
+    return _lie(layout.text, spec, tensor.shape, tensor.stride(), 0, 0)[0]
+
+
+def _tensor(kv: Any, layout: Layout, layer: int, part: int) -> torch.Tensor:
+    tensor: torch.Tensor = _pick(kv, layout, layer, part)
+    if tensor.dim() == len(layout.axes[part]):
+        return tensor
+    return _with_axes(tensor, len(layout.axes[part]), _where(layer, part), layout)
 
 
 @lru_cache(maxsize=4096)
 def _lie(
     text: str, spec: KVSpec, shape: tuple[int, ...], strides: tuple[int, ...], layer: int, part: int
-) -> tuple[list[int], list[int], int]:
-    """A plane's sizes, strides and place in a tensor that looks like this."""
+) -> tuple[Look, int]:
+    """How a plane looks in a tensor that looks like this, and where it begins there."""
     place = _Place(0)
     where = f"{_where(layer, part)} of {text!r}"
     for axis, size, stride in zip(Layout.parse(text).axes[part], shape, strides, strict=True):
@@ -63,7 +127,7 @@ def _lie(
         _expect(spec.block_size, steps["token"][0][0], ("token",), where)
     head = steps.get("head", [(1, 0)])
     order = [*steps.get("block", []), *steps["token"], *head, *steps["dim"]]
-    return [size for size, _ in order], [stride for _, stride in order], place.offset
+    return Look(tuple(size for size, _ in order), tuple(stride for _, stride in order)), place.offset
 
 
 def _where(layer: int, part: int) -> str:

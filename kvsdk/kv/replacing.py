@@ -38,7 +38,9 @@ def check_target(source: Path, target: Path, *, force: bool) -> None:
     if old == new or (os.path.exists(target) and target.samefile(source)):
         raise InvalidRequest(f"{target} is what is to be converted; name another place", field="target")
     if old in new.parents or new in old.parents:
-        raise InvalidRequest(f"one of {source} and {target} lies in the other; name another place", field="target")
+        raise InvalidRequest(
+            f"one of {source} and {target} lies in the other; name another place", field="target"
+        )
     if not os.path.lexists(target):
         return
     if not force:
@@ -75,7 +77,8 @@ def _publish(place: Path, target: Path) -> None:
     if not target.is_dir() and not place.is_dir():
         place.replace(target)
         return
-    old = target.absolute().with_name(f".{new_id('tmp')}")  # a folder can only take the name of what is not there
+    # A folder can only take the name of what is not there.
+    old = target.absolute().with_name(f".{new_id('tmp')}")
     if os.path.lexists(target):
         target.rename(old)
     try:

@@ -8,10 +8,11 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from kvsdk.errors import InvalidRequest
-from kvsdk.kv.convert import move
 from kvsdk.kv.layout import Layout
-from kvsdk.kv.planes import allocate, plane
+from kvsdk.kv.planes import allocate
+from kvsdk.kv.sides import Side
 from kvsdk.kv.spec import KVSpec
+from kvsdk.kv.transfer import Heads, Transfer, move_together
 
 
 def reshard(
@@ -65,19 +66,17 @@ def _by_heads(
     old, new = _heads(spec, len(shards)), _heads(spec, to)
     old_spec = replace(spec, num_kv_heads=len(old[0]))
     new_spec = replace(spec, num_kv_heads=len(new[0]))
-    first = plane(shards[0], layout, old_spec, 0, 0)
-    tokens = first.shape[0] * (spec.block_size if layout.is_paged else 1)
+    sources = [Side(shard, layout, old_spec, None) for shard in shards]
+    tokens = sources[0].tokens()
     made = list(out) if out is not None else [allocate(layout, new_spec, tokens=tokens) for _ in new]
     if len(made) != to:
         raise InvalidRequest(f"out has {len(made)} shards, not {to}", field="out")
-    for layer in range(spec.num_layers):
-        for part in range(len(spec.parts)):
-            readers = [plane(shard, layout, old_spec, layer, part) for shard in shards]
-            writers = [plane(shard, layout, new_spec, layer, part) for shard in made]
-            at = 2 if layout.is_paged else 1
-            for heads, writer in zip(new, writers, strict=True):
-                for start, rank, inside, length in _overlaps(heads, old):
-                    move(writer.narrow(at, start, length), readers[rank].narrow(at, inside, length))
+    transfers = []
+    for heads, shard in zip(new, made, strict=True):
+        target = Side(shard, layout, new_spec, None)
+        for start, rank, inside, length in _overlaps(heads, old):
+            transfers.append(Transfer(sources[rank], target, tokens, Heads(start, inside, length)))
+    move_together(transfers)
     return made
 
 
@@ -149,20 +148,18 @@ def _copy_layers(shards: Sequence[Any], spec: KVSpec, layout: Layout, counts: Se
     sizes = _layers(spec.num_layers, len(shards))
     source = [(rank, layer) for rank, size in enumerate(sizes) for layer in range(size)]
     old = [replace(spec, num_layers=size, layer_kinds=()) for size in sizes]
-    first = plane(shards[0], layout, old[0], 0, 0)
-    tokens = first.shape[0] * (spec.block_size if layout.is_paged else 1)
+    sources = [Side(shard, layout, own, None) for shard, own in zip(shards, old, strict=True)]
+    tokens = sources[0].tokens()
     made: list[Any] = []
     at = 0
     for count in counts:
         own = replace(spec, num_layers=count, layer_kinds=())
-        shard = allocate(layout, own, tokens=tokens)
+        target = Side(allocate(layout, own, tokens=tokens), layout, own, None)
         for layer in range(count):
             rank, inside = source[at]
+            transfer = Transfer(sources[rank], target, tokens)
             for part in range(len(spec.parts)):
-                move(
-                    plane(shard, layout, own, layer, part),
-                    plane(shards[rank], layout, old[rank], inside, part),
-                )
+                transfer.move_plane(target.plane(layer, part), sources[rank].plane(inside, part))
             at += 1
-        made.append(shard)
+        made.append(target.kv)
     return made

@@ -1,14 +1,13 @@
-"""Scattered blocks in one gather or scatter, instead of a copy for each.
+"""Scattered stretches in one gather or scatter, instead of a copy for each.
 
-Where an element's place is regular but for the block ids, both sides are rows of one length: the longest run
-that is contiguous on both. Then a whole layer is one `take` into the destination (its rows lie one after the
-other) or one assignment to its rows (the source's do), and each byte is moved once. The row numbers depend on
-strides and ids only, so they are worked out once for all layers.
+Where an element's place is regular but for where stretches begin, both sides are rows of one length: the
+longest run that is contiguous on both. Then a whole layer is one `take` into the destination (its rows lie
+one after the other) or one assignment to its rows (the source's do), and each byte is moved once. The row
+numbers depend on strides and places only, so they are worked out once for all layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,30 +18,23 @@ _WORD_BYTES = 8
 _CHUNK_BYTES = 1 << 18
 """Rows that are scattered on both sides go through a buffer of this size, which stays in the cache."""
 
-Lie = tuple[tuple[int, int], ...]
+_Lie = tuple[tuple[int, int], ...]
 
 
-def move_blocks(
-    place: torch.Tensor,
-    piece: torch.Tensor,
-    to: Sequence[int] | None,
-    from_: Sequence[int] | None,
-    blocks: int,
-) -> bool:
-    """Move whole blocks from their ids to theirs; False where the sides have no rows in common.
+def move_rows(place: torch.Tensor, piece: torch.Tensor, to: Any, from_: Any) -> bool:
+    """Move stretches of tokens; False where the sides have no rows in common.
 
     Args:
-        place: The destination's plane, `(block, token, head, dim)`.
+        place: The destination's first stretch, `(token, head, dim)`.
         piece: The source's.
-        to: Block ids there; 0, 1, ... by default.
-        from_: Block ids here.
-        blocks: How many.
+        to: Where each one begins there, in elements from the first one on.
+        from_: Likewise here.
     """
     run, item = _run(place, piece), place.element_size()
     starts = (int(place.storage_offset()), int(piece.storage_offset()))
     if run == 0 or any(number * item % _WORD_BYTES for number in (run, *starts)):
         return False
-    plan = _plan(_lie(place), _lie(piece), _key(to), _key(from_), blocks, run)
+    plan = _plan(_lie(place), _lie(piece), to.tobytes(), from_.tobytes(), run)
     if plan is None:
         return False
     writing, reading = plan
@@ -52,32 +44,26 @@ def move_blocks(
 
 def _run(place: torch.Tensor, piece: torch.Tensor) -> int:
     """Elements of the longest run that is contiguous on both sides; 0 without one."""
-    if place.dim() != 4 or piece.dim() != 4 or place.stride(-1) != 1 or piece.stride(-1) != 1:
+    if place.dim() != 3 or piece.dim() != 3 or place.stride(-1) != 1 or piece.stride(-1) != 1:
         return 0
-    run, left = int(place.shape[-1]), [1, 2]
+    run, left = place.shape[-1], [0, 1]
     while grown := [axis for axis in left if place.stride(axis) == piece.stride(axis) == run]:
-        run *= int(place.shape[grown[0]])
+        run *= place.shape[grown[0]]
         left.remove(grown[0])
     return run
 
 
-def _lie(view: torch.Tensor) -> tuple[tuple[int, int], ...]:
-    """Size and stride of block, token and head."""
-    return tuple(zip(view.shape[:3], view.stride()[:3], strict=True))
-
-
-def _key(ids: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if ids is None else tuple(ids)
+def _lie(view: torch.Tensor) -> _Lie:
+    """Size and stride of token and head."""
+    return tuple(zip(view.shape[:2], view.stride()[:2], strict=True))
 
 
 @lru_cache(maxsize=16)
-def _plan(
-    place: Lie, piece: Lie, to: tuple[int, ...] | None, from_: tuple[int, ...] | None, blocks: int, run: int
-) -> tuple[Any, Any] | None:
+def _plan(place: _Lie, piece: _Lie, to: bytes, from_: bytes, run: int) -> tuple[Any, Any] | None:
     """Row numbers there and here; in the destination's order where it has no gaps, else in the source's."""
     import numpy as np
 
-    writing, reading = _numbers(place, to, blocks, run), _numbers(piece, from_, blocks, run)
+    writing, reading = _numbers(place, to, run), _numbers(piece, from_, run)
     if writing is None or reading is None:
         return None
     by = writing if int(writing.max()) + 1 == len(writing) else reading
@@ -85,15 +71,15 @@ def _plan(
     return writing[order], reading[order]
 
 
-def _numbers(lie: Lie, ids: tuple[int, ...] | None, blocks: int, run: int) -> Any:
-    """The row of each run, by block, token and head; None where one begins at no multiple of its length."""
+def _numbers(lie: _Lie, starts: bytes, run: int) -> Any:
+    """The row of each run, by stretch, token and head; None where one begins at no multiple of its length."""
     import numpy as np
 
-    (_, block), *inside = lie
-    outer = [(step, size) for size, step in inside if step >= run and size > 1]
-    if block % run or any(step % run for step, _ in outer):
+    begins = np.frombuffer(starts, np.int64)
+    outer = [(step, size) for size, step in lie if step >= run and size > 1]
+    if (begins % run).any() or any(step % run for step, _ in outer):
         return None
-    numbers = (np.arange(blocks) if ids is None else np.asarray(ids[:blocks])) * (block // run)
+    numbers = begins // run
     for step, size in outer:
         numbers = numbers[..., None] + np.arange(size) * (step // run)
     return numbers.reshape(-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvsdk.errors import InvalidRequest
@@ -178,9 +179,10 @@ class Levels:
                 level.put(name, data, hints)
 
     def promote(self, name: str, data: Buffer, hints: Hints, below: int) -> None:
-        """Keep what a lower tier had in the tiers above it, where there is room at once."""
+        """Keep what a lower tier had in the tiers above it, as long as there, if there is room at once."""
+        expires_at = self.ask(self.all[below], "look up", lambda tier: tier.expiry(name))
         for level in self.all[:below]:
-            level.put(name, data, hints, patience_s=0.0)
+            level.put(name, data, replace(hints, expires_at=expires_at), patience_s=0.0)
 
     def touch(self, names: Sequence[str], hints: Hints) -> None:
         """These were used now."""

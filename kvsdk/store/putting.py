@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import replace
 
@@ -46,7 +47,8 @@ class Putter:
             else:
                 new_bytes += self._write(source, chunk, own)
                 new_tokens += chunk.tokens
-        self._levels.touch(prompt.names, hints)
+        never = math.inf if hints.expires_at is None else hints.expires_at
+        self._levels.touch(prompt.names, replace(hints, expires_at=never))
         if new_tokens:
             self._demote_shorter(prompt)
         return Stored(tokens=prompt.tokens, new_tokens=new_tokens, new_bytes=new_bytes)

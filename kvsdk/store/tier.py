@@ -14,6 +14,7 @@ A tier knows bytes and names, nothing of KV. The duties of both sides:
 
 from __future__ import annotations
 
+import builtins
 import re
 import time
 from abc import ABC, abstractmethod
@@ -42,8 +43,9 @@ class Hints:
         depth_tokens: Tokens of the prefix before this entry. Of entries that were used at the same time the
             deepest goes first.
         session: Whose it is.
-        expires_at: When it is not to be served any more, seconds since 1970; None for never. What is there
-            already keeps the later of both.
+        expires_at: When it is not to be served any more, seconds since 1970. What is there already keeps the
+            later of both. None says nothing: what is new never expires, what is used keeps what it has;
+            `math.inf` lifts an expiry.
         pinned: Whether it must not be evicted.
     """
 
@@ -100,11 +102,15 @@ class Tier(ABC):
         """
 
     @abstractmethod
-    def contains(self, names: Sequence[str]) -> list[bool]:
+    def contains(self, names: Sequence[str]) -> builtins.list[bool]:
         """Which of these are there, without reading them."""
 
+    def expiry(self, name: str) -> float | None:
+        """When an entry expires, seconds since 1970; None for never, or where the tier does not keep that."""
+        return None
+
     @abstractmethod
-    def list(self, prefix: str) -> list[str]:
+    def list(self, prefix: str) -> builtins.list[str]:
         """The names that begin so, sorted."""
 
     @abstractmethod
@@ -154,13 +160,18 @@ class Tier(ABC):
         """Give up what it holds open. Nothing else is called afterwards."""
 
 
+def is_name(name: object) -> bool:
+    """Whether this can be an entry's name: words of small letters, digits and hyphens, slashes between."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> str:
     """A name as it is; every tier checks, since names become paths.
 
     Raises:
         InvalidRequest: It is no name: words of small letters, digits and hyphens, with slashes between.
     """
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+    if not is_name(name):
         raise InvalidRequest(f"{name!r:.80} is no name of an entry", field="name")
     return name
 

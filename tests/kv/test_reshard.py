@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,23 @@ import pytest
 import torch
 from kv_oracle import PLACES, number, read, tensors
 from kvsdk import InvalidRequest
-from kvsdk.kv import KVSpec, Layout, convert, reshard, verify_equal
+from kvsdk.kv import KVSpec, Layout, convert, fast, reshard, verify_equal
 from kvsdk.kv.planes import allocate
 
 SPEC = KVSpec(num_layers=5, num_kv_heads=8, head_dim=8, dtype="float16", block_size=4)
 PAIRS = sorted(PLACES)
+
+
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "plain"])
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All of it with compiled code, and again with torch and numpy alone."""
+    if request.param == "compiled":
+        if not fast.is_on():
+            pytest.skip("numba is not installed")
+        yield
+    else:
+        with fast.off():
+            yield
 
 
 def filled(name: str, spec: KVSpec = SPEC, tokens: int = 12) -> Any:

@@ -261,6 +261,34 @@ def test_expired_pinned_and_ended(make_store: StoreMaker, tmp_path: Path) -> Non
         now[0] += 1
 
 
+def test_what_expires_on_disk_expires_in_memory_too(make_store: StoreMaker, tmp_path: Path) -> None:
+    """A chunk that a `get` brings up keeps the end of its time."""
+    now = [1000.0]
+    clock = lambda: now[0]  # noqa: E731
+    with make_store(Disk(tmp_path, "64MiB"), clock=clock) as store:
+        store.put(TOKENS, KV, ttl="5m")
+    store = make_store(Memory("64MiB"), Disk(tmp_path, "64MiB"), clock=clock)
+    assert store.get(TOKENS).tokens_by_tier == {"disk": 600}
+    assert store.get(TOKENS).tokens_by_tier == {"memory": 600}
+    now[0] += 301
+    assert not store.get(TOKENS)
+
+
+def test_the_last_put_says_how_long_it_stays_if_that_is_longer(
+    make_store: StoreMaker, tmp_path: Path
+) -> None:
+    """A second put may lengthen its time, or lift the end of it; it never shortens it."""
+    now = [1000.0]
+    store = make_store(Memory("64MiB"), Disk(tmp_path, "64MiB"), clock=lambda: now[0])
+    for ttl, then in (("30m", 1000), ("5m", 1700), ("1h", 3000), (None, 1e9)):
+        store.put(TOKENS, KV, ttl=ttl)
+        store.flush()
+        now[0] = 1000 + then
+        assert store.get(TOKENS).tokens == 600
+        names = names_of(store._levels.all[1].tier)
+        assert store._levels.all[1].tier.contains(names) == [True] * 3
+
+
 def test_many_threads(make_store: StoreMaker, tmp_path: Path) -> None:
     """Eight threads put and get prompts that share beginnings: every hit is right, no buffer is left."""
     store = make_store(Memory("4MiB"), Disk(tmp_path, "8MiB"))
