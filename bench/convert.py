@@ -21,8 +21,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from kvsdk.kv import KVSpec, Layout, convert, fast, reshard
-from kvsdk.kv.planes import allocate
+from kvsdk.kv import KVSpec, Layout, convert, reshard
+from kvsdk.kv.layouts.planes import allocate
+from kvsdk.kv.moving import fast
 
 SPEC = KVSpec(num_layers=4, num_kv_heads=8, head_dim=128, dtype="bfloat16", block_size=16)
 NHD, HND, HF = "vllm/<=0.22", "vllm/<=0.22-hnd", "hf/dynamic"

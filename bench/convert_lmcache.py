@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from kvsdk.kv import KVSpec, Layout, convert
-from kvsdk.kv.planes import allocate
+from kvsdk.kv.layouts.planes import allocate
 
 SPEC = KVSpec(num_layers=8, num_kv_heads=8, head_dim=128, dtype="bfloat16", block_size=16)
 TOKENS, CHUNK_TOKENS = 1024, 256

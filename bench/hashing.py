@@ -23,7 +23,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from kvsdk.kv.hashing import chain_hashes, pack_tokens, vllm_block_hashes
+from kvsdk.kv.identity.hashing import chain_hashes, pack_tokens, vllm_block_hashes
 
 BASE = "kvsdk, list"
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from kvsdk.kv.hashing import chain_hashes, pack_tokens
-from kvsdk.store.prefix_tree import PrefixTree
+from kvsdk.kv.identity.hashing import chain_hashes, pack_tokens
+from kvsdk.store.entries.prefix_tree import PrefixTree
 
 TOKENS = 131_072
 BLOCK = 16

@@ -30,10 +30,10 @@ from typing import Any
 
 import torch
 from kvsdk.kv import Fingerprint, KVSpec
-from kvsdk.kv.file import check_file
+from kvsdk.kv.files.file import check_file
 from kvsdk.store import Disk, Hit, KVStore, Memory
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.chunks import CHUNK_TOKENS
+from kvsdk.store.entries.chunks import CHUNK_TOKENS
+from kvsdk.store.tiers.buffers import BufferPool
 
 SPEC = KVSpec(num_layers=32, num_kv_heads=8, head_dim=128, dtype="float16", block_size=16)
 LAYOUT = "vllm/0.26+"

@@ -12,8 +12,8 @@ from kvsdk.cli.tables import Column, Format, count, render
 from kvsdk.cli.units import many, rate, seconds, size
 
 if TYPE_CHECKING:
-    from kvsdk.kv.convert_file import Converted
-    from kvsdk.kv.manifest import Manifest
+    from kvsdk.kv.files.convert import Converted
+    from kvsdk.kv.files.manifest import Manifest
 
 
 class Dtype(StrEnum):
@@ -88,7 +88,7 @@ def convert_command(
     form: Annotated[Format, typer.Option("--format", help="How to print what was done.")] = Format.table,
 ) -> None:
     """Convert KV in a file: another layout, block size, dtype, or number of devices."""
-    from kvsdk.kv.convert_file import convert_file
+    from kvsdk.kv.files.convert import convert_file
 
     done = convert_file(
         source,

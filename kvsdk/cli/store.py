@@ -98,7 +98,7 @@ def gc_command(
     """Remove what has expired, what nobody finished, and what is over the quota."""
     from kvsdk.cli.store_print import print_freed
     from kvsdk.store.listing import DiskPlace, find_place
-    from kvsdk.store.tier import parse_size
+    from kvsdk.store.tiers.tier import parse_size
 
     quota = None if size is None else parse_size(size, "--size")
     age_s = None if older_than is None else _age_s(older_than)

@@ -13,7 +13,7 @@ from kvsdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from kvsdk.kv import Fingerprint
-    from kvsdk.store.identity import Identity
+    from kvsdk.store.entries.identity import Identity
     from kvsdk.store.listing import ListedChunk
     from kvsdk.store.scrub import ScrubReport
 
@@ -119,7 +119,7 @@ def _without_chunks(
     rows: Sequence[Row], identities: Iterable[Identity], *, are_none: bool
 ) -> list[dict[str, Any]]:
     """Identities that no line is of: they have no chunks, or it is not known which."""
-    from kvsdk.kv.convert_file import DTYPES
+    from kvsdk.kv.files.convert import DTYPES
 
     found = []
     amount = 0 if are_none else None

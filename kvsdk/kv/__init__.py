@@ -3,16 +3,16 @@
 Nothing here loads PyTorch before a tensor is touched.
 """
 
-from kvsdk.kv.certificate import Certificate, Difference, verify_equal
-from kvsdk.kv.convert import convert
-from kvsdk.kv.detect import detect_layout
-from kvsdk.kv.fingerprint import Fingerprint, Mismatch
-from kvsdk.kv.hashing import chain_hashes, key_root, vllm_block_hashes
-from kvsdk.kv.hf import from_dynamic_cache, to_dynamic_cache
-from kvsdk.kv.layout import Layout
-from kvsdk.kv.registry import LAYOUTS
-from kvsdk.kv.reshard import reshard
-from kvsdk.kv.spec import KVGroup, KVSpec
+from kvsdk.kv.identity.fingerprint import Fingerprint, Mismatch
+from kvsdk.kv.identity.hashing import chain_hashes, key_root, vllm_block_hashes
+from kvsdk.kv.layouts.detect import detect_layout
+from kvsdk.kv.layouts.dynamic_cache import from_dynamic_cache, to_dynamic_cache
+from kvsdk.kv.layouts.layout import Layout
+from kvsdk.kv.layouts.registry import LAYOUTS
+from kvsdk.kv.models.spec import KVGroup, KVSpec
+from kvsdk.kv.moving.certificate import Certificate, Difference, verify_equal
+from kvsdk.kv.moving.convert import convert
+from kvsdk.kv.moving.reshard import reshard
 
 __all__ = [
     "LAYOUTS",

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from kvsdk.store.chunks import Chunk, Prompt
-from kvsdk.store.ends import Target, Unconverted
-from kvsdk.store.identity import Identity
-from kvsdk.store.levels import Levels
+from kvsdk.store.entries.chunks import Chunk, Prompt
+from kvsdk.store.entries.ends import Target, Unconverted
+from kvsdk.store.entries.identity import Identity
+from kvsdk.store.levels.levels import Levels
 from kvsdk.store.others import Others
 from kvsdk.store.reading import Found, Reader
 from kvsdk.store.results import Hit, Miss
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.tier import Hints
 
 
 @dataclass(slots=True)

@@ -13,15 +13,15 @@ from urllib.request import url2pathname
 import obstore
 
 from kvsdk.errors import ConfigurationError, InvalidFile, InvalidRequest, KvsdkError
-from kvsdk.kv.manifest import Manifest
-from kvsdk.kv.saving import load_manifest
-from kvsdk.store.bucket import Bucket, connect
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.disk_files import Files
-from kvsdk.store.identity import Identity
-from kvsdk.store.object import Object
-from kvsdk.store.tier import check_name
+from kvsdk.kv.files.manifest import Manifest
+from kvsdk.kv.files.saving import load_manifest
+from kvsdk.store.entries.identity import Identity
+from kvsdk.store.tiers.bucket import Bucket, connect
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.disk_files import Files
+from kvsdk.store.tiers.object import Object
+from kvsdk.store.tiers.tier import check_name
 
 _SUFFIX = ".safetensors"
 _FOLDERS = ("entries", "owners", "tmp")

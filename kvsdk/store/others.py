@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 from kvsdk.errors import KvsdkError
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.identity import Identity
-from kvsdk.store.levels import Level, Levels
+from kvsdk.store.entries.identity import Identity
+from kvsdk.store.levels.levels import Level, Levels
+from kvsdk.store.tiers.buffers import BufferPool
 
 _PREFIX = "fp/"
 

@@ -6,14 +6,14 @@ import math
 import threading
 from dataclasses import replace
 
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.chunks import Chunk, Prompt
-from kvsdk.store.ends import Source
-from kvsdk.store.identity import Identity
-from kvsdk.store.images import Images
-from kvsdk.store.levels import Levels
+from kvsdk.store.entries.chunks import Chunk, Prompt
+from kvsdk.store.entries.ends import Source
+from kvsdk.store.entries.identity import Identity
+from kvsdk.store.entries.images import Images
+from kvsdk.store.levels.levels import Levels
 from kvsdk.store.results import Stored
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.tier import Hints
 
 
 class Putter:

@@ -12,13 +12,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from kvsdk.errors import InvalidFile
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.chunks import Chunk
-from kvsdk.store.guard import TierUnavailable
-from kvsdk.store.images import Image, Images
-from kvsdk.store.levels import Level, Levels
+from kvsdk.store.entries.chunks import Chunk
+from kvsdk.store.entries.images import Image, Images
+from kvsdk.store.levels.guard import TierUnavailable
+from kvsdk.store.levels.levels import Level, Levels
+from kvsdk.store.levels.workers import Workers
 from kvsdk.store.results import Miss
-from kvsdk.store.workers import Workers
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
 
 
 @dataclass(slots=True, kw_only=True)

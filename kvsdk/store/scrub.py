@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kvsdk.errors import InvalidFile, KvsdkError
-from kvsdk.kv.file import check_file
-from kvsdk.kv.fingerprint import Fingerprint
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.disk_files import Files
-from kvsdk.store.identity import Identity
-from kvsdk.store.tier import Tier
+from kvsdk.kv.files.file import check_file
+from kvsdk.kv.identity.fingerprint import Fingerprint
+from kvsdk.store.entries.identity import Identity
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.disk_files import Files
+from kvsdk.store.tiers.tier import Tier
 
 FileKind = Literal["truncated", "corrupt", "foreign", "newer"]
 ProblemKind = FileKind | Literal["unreadable"]

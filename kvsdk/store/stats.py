@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvsdk.resilience.breaker import State
-from kvsdk.store.levels import Level, Levels
+from kvsdk.store.levels.levels import Level, Levels
 from kvsdk.store.results import Hit, Miss, Stored
-from kvsdk.store.tier import TierStats
+from kvsdk.store.tiers.tier import TierStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

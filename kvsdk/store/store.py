@@ -8,26 +8,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvsdk.errors import ConfigurationError, InvalidRequest
-from kvsdk.kv.fingerprint import Fingerprint
-from kvsdk.kv.hashing import TokenIds, pack_tokens
-from kvsdk.kv.layout import Layout
-from kvsdk.kv.spec import KVSpec
+from kvsdk.kv.identity.fingerprint import Fingerprint
+from kvsdk.kv.identity.hashing import TokenIds, pack_tokens
+from kvsdk.kv.layouts.layout import Layout
+from kvsdk.kv.models.spec import KVSpec
 from kvsdk.prompt import TTL_SECONDS
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.chunks import Prompt
-from kvsdk.store.ends import Source, Target
+from kvsdk.store.entries.chunks import Prompt
+from kvsdk.store.entries.ends import Source, Target
+from kvsdk.store.entries.identity import Digest, Identity, Media
+from kvsdk.store.entries.images import Images
+from kvsdk.store.entries.known import Known
 from kvsdk.store.getting import Getter
-from kvsdk.store.identity import Digest, Identity, Media
-from kvsdk.store.images import Images
-from kvsdk.store.known import Known
-from kvsdk.store.levels import Levels
+from kvsdk.store.levels.levels import Levels
+from kvsdk.store.levels.workers import Workers
 from kvsdk.store.putting import Putter
 from kvsdk.store.reading import Reader
 from kvsdk.store.results import Hit, Miss, Stored
 from kvsdk.store.scrub import ScrubReport, scrub
 from kvsdk.store.stats import Counts, StoreStats
-from kvsdk.store.tier import Hints, PolicyName, Size, Tier, parse_size
-from kvsdk.store.workers import Workers
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.tier import Hints, PolicyName, Size, Tier, parse_size
 
 _AHEAD = 4
 """Chunks that are read at once: more gained nothing on one disk (`bench/store.py`)."""

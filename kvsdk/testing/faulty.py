@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kvsdk.errors import InvalidRequest
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.tier import Tier
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.tier import Tier
 from kvsdk.testing.wrappers import OPERATIONS, WrapperTier
 
 T = TypeVar("T")

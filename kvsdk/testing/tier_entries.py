@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kvsdk.errors import InvalidRequest
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.tier import Tier
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.tier import Tier
 from kvsdk.testing.tier_fixtures import TierFixtures, content, keep, read
 
 NAME = "kv/0/256-ab"

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.tier import Hints, Tier
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.tier import Hints, Tier
 
 
 class Clock:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.tier import Hints, Tier
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.tier import Hints, Tier
 from kvsdk.testing.tier_fixtures import Clock, TierFixtures, content, keep, read
 
 NAME = "kv/0/256-ab"

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kvsdk.errors import InvalidRequest, Unsupported
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.tier import Hints, Tier
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.tier import Hints, Tier
 from kvsdk.testing.tier_fixtures import TierFixtures, content, keep, read
 
 NAME = "kv/0/256-ab"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.tier import Hints, PolicyName, Size, Tier, TierStats
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.tier import Hints, PolicyName, Size, Tier, TierStats
 
 T = TypeVar("T")
 

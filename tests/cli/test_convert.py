@@ -15,8 +15,8 @@ import torch
 from kv_files import KEY, MLA, forged, made
 from kvsdk.cli import main
 from kvsdk.kv import Fingerprint, KVSpec
-from kvsdk.kv import convert_file as module
-from kvsdk.kv.saving import load_manifest, save
+from kvsdk.kv.files import convert as module
+from kvsdk.kv.files.saving import load_manifest, save
 
 #: 2 layers of 4 heads of 16 float16 numbers: 512 bytes a token.
 SPEC = KVSpec(num_layers=2, num_kv_heads=4, head_dim=16, dtype="float16", block_size=16)

@@ -20,7 +20,7 @@ from kv_samples import SPEC, kv_of, prompt
 from kvsdk.cli import main
 from kvsdk.kv import Fingerprint
 from kvsdk.store import Disk, KVStore, Object
-from kvsdk.store.disk_files import Files
+from kvsdk.store.tiers.disk_files import Files
 from object_server import ObjectServer
 
 TOKENS = prompt(300)

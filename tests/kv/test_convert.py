@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kv_oracle import ONE_SIZE, PLACES, number, read, tensors
 from kvsdk import InvalidRequest, UnknownLayout
-from kvsdk.kv import LAYOUTS, KVSpec, Layout, convert, fast
-from kvsdk.kv.planes import allocate
+from kvsdk.kv import LAYOUTS, KVSpec, Layout, convert
+from kvsdk.kv.layouts.planes import allocate
+from kvsdk.kv.moving import fast
 
 SPEC = KVSpec(num_layers=2, num_kv_heads=3, head_dim=8, dtype="float16", block_size=4)
 

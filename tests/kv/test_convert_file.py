@@ -14,12 +14,12 @@ from kv_files import KEY, MLA, PARENT, forged, made
 from kv_oracle import PLACES, number, read, tensors
 from kvsdk.errors import ConfigurationError, InvalidFile, InvalidRequest, UnknownLayout
 from kvsdk.kv import Fingerprint, KVSpec, Layout
-from kvsdk.kv import convert_file as module
-from kvsdk.kv.convert_file import convert_file
-from kvsdk.kv.planes import allocate
-from kvsdk.kv.rank_files import read_ranks
-from kvsdk.kv.saving import load, load_manifest, save
-from kvsdk.kv.verify_files import Deviation, verify_files
+from kvsdk.kv.files import convert as module
+from kvsdk.kv.files.convert import convert_file
+from kvsdk.kv.files.ranks import read_ranks
+from kvsdk.kv.files.saving import load, load_manifest, save
+from kvsdk.kv.files.verify import Deviation, verify_files
+from kvsdk.kv.layouts.planes import allocate
 
 #: 4 heads of 16: 1, 2 and 4 devices have whole heads, 8 have copies.
 SPEC = KVSpec(num_layers=3, num_kv_heads=4, head_dim=16, dtype="float16", block_size=16)

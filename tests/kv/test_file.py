@@ -18,7 +18,7 @@ from kv_files import KEY, MLA, PARENT, SPEC, made, split
 from kv_oracle import ONE_SIZE, PLACES, number, read, tensors
 from kvsdk import ConfigurationError, InvalidFile, InvalidRequest, UnknownLayout
 from kvsdk.kv import LAYOUTS, Fingerprint, KVSpec, Layout, convert
-from kvsdk.kv.file import (
+from kvsdk.kv.files.file import (
     NO_KEY,
     check_file,
     compress,
@@ -28,8 +28,8 @@ from kvsdk.kv.file import (
     plan_file,
     read_manifest,
 )
-from kvsdk.kv.planes import allocate
-from kvsdk.kv.saving import load, load_manifest, save
+from kvsdk.kv.files.saving import load, load_manifest, save
+from kvsdk.kv.layouts.planes import allocate
 
 FP8 = replace(SPEC, dtype="float8_e4m3fn", head_dim=16)
 
@@ -243,11 +243,11 @@ def test_memory_that_cannot_be_written_is_copied(tmp_path: Path) -> None:
 
 
 def test_a_manifest_is_read_without_torch(tmp_path: Path) -> None:
-    """By `kvsdk.kv.saving.load_manifest`, from the header alone."""
+    """By `kvsdk.kv.files.saving.load_manifest`, from the header alone."""
     path = tmp_path / "chunk"
     path.write_bytes(made()[:-1])
     code = (
-        "import sys; from kvsdk.kv.saving import load_manifest; "
+        "import sys; from kvsdk.kv.files.saving import load_manifest; "
         f"print(load_manifest({str(path)!r}).num_tokens, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

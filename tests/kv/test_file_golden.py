@@ -15,7 +15,7 @@ import pytest
 import torch
 from kv_files import MLA, SPEC
 from kvsdk.kv import LAYOUTS, Fingerprint, KVSpec
-from kvsdk.kv.file import decompress, open_file, plan_file
+from kvsdk.kv.files.file import decompress, open_file, plan_file
 
 TINY = KVSpec(num_layers=1, num_kv_heads=1, head_dim=2, dtype="float16", block_size=2)
 FINGERPRINT = Fingerprint(weights_digest="w", kv_dtype="float16", block_size=2)

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kv_files import MLA, SPEC, forged, joined, made, signed, split
 from kvsdk import InvalidFile
-from kvsdk.kv.file import check_file, compress, decompress, open_file, read_manifest
-from kvsdk.kv.header import header_of
-from kvsdk.kv.layout import AXES
-from kvsdk.kv.payload import checksum
+from kvsdk.kv.files.file import check_file, compress, decompress, open_file, read_manifest
+from kvsdk.kv.files.header import header_of
+from kvsdk.kv.files.payload import checksum
+from kvsdk.kv.layouts.layout import AXES
 
 FILE = made()
 SMALL = compress(FILE).tobytes()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from kvsdk.errors import ConfigurationError, InvalidRequest
-from kvsdk.kv.fingerprint import Difference, Fingerprint, Mismatch
-from kvsdk.kv.spec import KVSpec
+from kvsdk.kv.identity.fingerprint import Difference, Fingerprint, Mismatch
+from kvsdk.kv.models.spec import KVSpec
 
 SPEC = KVSpec(num_layers=4, num_kv_heads=2, head_dim=8, dtype="float16", block_size=16)
 OURS = Fingerprint.for_testing(SPEC)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kvsdk.errors import InvalidRequest
-from kvsdk.kv import hashing
-from kvsdk.kv.hashing import chain_hashes, key_root, pack_tokens, vllm_block_hashes
+from kvsdk.kv.identity import hashing
+from kvsdk.kv.identity.hashing import chain_hashes, key_root, pack_tokens, vllm_block_hashes
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 150_000), max_size=80)
 
@@ -48,7 +48,7 @@ def test_the_bytes_of_a_key_are_fixed() -> None:
 def test_another_process_gives_the_same_keys() -> None:
     """Nothing of a process, such as its hash seed, is in a key."""
     code = (
-        "from kvsdk.kv.hashing import chain_hashes, key_root\n"
+        "from kvsdk.kv.identity.hashing import chain_hashes, key_root\n"
         "root = key_root(fingerprint=b'f', tenant_salt='t', lora=b'l', media=[(3, b'm')])\n"
         "print(chain_hashes(range(64), 16, root=root)[-1].hex())"
     )

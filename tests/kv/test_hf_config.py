@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from kvsdk.errors import ConfigurationError, InvalidRequest, Unsupported
-from kvsdk.kv.hf_models import DEFAULTS, FULL_EVERY
-from kvsdk.kv.spec import KVSpec
+from kvsdk.kv.models.hf_models import DEFAULTS, FULL_EVERY
+from kvsdk.kv.models.spec import KVSpec
 
 BF16 = {"torch_dtype": "bfloat16"}
 

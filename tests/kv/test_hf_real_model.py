@@ -12,7 +12,7 @@ from hf_model import Pairs, first_tokens, load, logits_after, prefill
 from kv_oracle import tensors
 from kvsdk.cli.demo_model import ensure_demo_model
 from kvsdk.kv import LAYOUTS, KVSpec, Layout, convert, from_dynamic_cache, to_dynamic_cache
-from kvsdk.kv.planes import allocate
+from kvsdk.kv.layouts.planes import allocate
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from kvsdk.errors import InvalidRequest
 from kvsdk.kv import LAYOUTS, KVSpec, Layout
-from kvsdk.kv.infer import infer_spec
-from kvsdk.kv.planes import allocate
+from kvsdk.kv.layouts.infer import infer_spec
+from kvsdk.kv.layouts.planes import allocate
 
 SPEC = KVSpec(num_layers=3, num_kv_heads=2, head_dim=16, dtype="float16", block_size=8)
 

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kv_oracle import PLACES, number, read, tensors
 from kvsdk import InvalidRequest
-from kvsdk.kv import KVSpec, Layout, convert, fast, reshard
-from kvsdk.kv.planes import allocate
+from kvsdk.kv import KVSpec, Layout, convert, reshard
+from kvsdk.kv.layouts.planes import allocate
+from kvsdk.kv.moving import fast
 
 SPEC = KVSpec(num_layers=2, num_kv_heads=3, head_dim=8, dtype="float16", block_size=4)
 RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -233,7 +234,8 @@ def test_numba_need_not_be_installed() -> None:
 import sys
 sys.modules["numba"] = None
 import torch
-from kvsdk.kv import KVSpec, convert, fast
+from kvsdk.kv import KVSpec, convert
+from kvsdk.kv.moving import fast
 spec = KVSpec(num_layers=1, num_kv_heads=2, head_dim=8, dtype="float16", block_size=4)
 kv = [torch.arange(2 * 3 * 4 * 2 * 8).reshape(2, 3, 4, 2, 8).to(torch.float16)]
 made = convert(kv, "vllm/<=0.22", "hf/dynamic", spec, src_blocks=[2, 0])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from kvsdk import InvalidRequest, UnknownLayout
 from kvsdk.kv import LAYOUTS, KVSpec, Layout, detect_layout
-from kvsdk.kv.planes import allocate
+from kvsdk.kv.layouts.planes import allocate
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

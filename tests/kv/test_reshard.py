@@ -10,8 +10,9 @@ import pytest
 import torch
 from kv_oracle import PLACES, number, read, tensors
 from kvsdk import InvalidRequest
-from kvsdk.kv import KVSpec, Layout, convert, fast, reshard, verify_equal
-from kvsdk.kv.planes import allocate
+from kvsdk.kv import KVSpec, Layout, convert, reshard, verify_equal
+from kvsdk.kv.layouts.planes import allocate
+from kvsdk.kv.moving import fast
 
 SPEC = KVSpec(num_layers=5, num_kv_heads=8, head_dim=8, dtype="float16", block_size=4)
 PAIRS = sorted(PLACES)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kvsdk.errors import InvalidRequest, Unsupported
-from kvsdk.kv.layer_kinds import KV_KINDS, LAYER_KINDS
-from kvsdk.kv.spec import KVSpec
+from kvsdk.kv.models.layer_kinds import KV_KINDS, LAYER_KINDS
+from kvsdk.kv.models.spec import KVSpec
 
 
 def _spec(**changes: Any) -> KVSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kvsdk.store.buffers import BufferPool
+from kvsdk.store.tiers.buffers import BufferPool
 
 STEP = 1 << 16
 

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kvsdk.errors import InvalidRequest
-from kvsdk.kv import LAYOUTS, KVSpec, Layout, chain_hashes
-from kvsdk.kv.hashing import pack_tokens
-from kvsdk.kv.planes import allocate
-from kvsdk.store.chunks import Prompt, chunks_of, part_of, shorter_chunks
+from kvsdk.kv import LAYOUTS, Fingerprint, KVSpec, Layout, chain_hashes
+from kvsdk.kv.identity.hashing import pack_tokens
+from kvsdk.kv.layouts.planes import allocate
+from kvsdk.store.entries.chunks import Prompt, chunks_of, part_of, shorter_chunks
+from kvsdk.store.entries.identity import Identity
 
 ROOT = b"root"
+#: What entries are called, by the form of storing.
+GOLDEN = {
+    (): [
+        "fp/6dee97d0e3065f2b7f15abc5c5fc292fa48e174e92cc628e4952a7059f59c5d9",
+        "kv/c17eb91105fe65065d6ae8c9e17050c457428f648285bfe7c59893fbd7a53f6d/256-0e51603c0b19cf2ea0fb28963c02073c19249fc81d8827e9629dac25a31fbd7b",
+        "kv/0e51603c0b19cf2ea0fb28963c02073c19249fc81d8827e9629dac25a31fbd7b/44-88c5fa7b031524e3a0cd003d6dbf3ea5bf1c4db4d6fc87a1aae58c1aefdf83de",
+    ],
+    (("codec", "zstd"), ("dtype", "fp8_e4m3")): [
+        "fp/a661d0a170586ba4897a317a2655399d54decc6ee9c6cd808fd260e3694d8764",
+        "kv/c43917c5367ec8b42732eb543ea5fc817396641e1209bfdf2c4d277c1f4b4e48/256-8befe0374be772dbabbc7d2794b72b0061f91a21c6e7d4f55bb0d11573cddff7",
+        "kv/8befe0374be772dbabbc7d2794b72b0061f91a21c6e7d4f55bb0d11573cddff7/44-13c53403f0a1745987952541fa736d20f89df629f4a14bcfa6fb517182078708",
+    ],
+}
 
 
 @given(st.integers(0, 1100))
@@ -84,3 +100,13 @@ def test_a_layout_that_packs_its_tokens_has_no_parts() -> None:
     """Of `(token head)` a stretch of tokens is no tensor."""
     with pytest.raises(InvalidRequest, match="no axis of tokens alone"):
         part_of(torch.zeros(2, 1, 8, 4), Layout.parse("| kv layer (token head) dim"), None, None, 0, 1)
+
+
+def test_names_are_the_same_in_every_version() -> None:
+    """Golden names: with others, what is stored would be there and never found again."""
+    spec = KVSpec(num_layers=2, num_kv_heads=2, head_dim=8, dtype="float16", block_size=16)
+    plain = Identity(fingerprint=replace(Fingerprint.for_testing(spec), weights_digest="0" * 64))
+    for identity, names in GOLDEN.items():
+        of = replace(plain, **dict(identity))
+        root = of.root(tenant="acme", lora="l" * 8, media=[(3, b"image")])
+        assert [of.record_name, *Prompt.of(pack_tokens(range(300)), root).names] == names

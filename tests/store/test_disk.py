@@ -16,9 +16,9 @@ from disk_using import Opener, put, read
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from kvsdk.errors import ConfigurationError, InvalidRequest
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.disk_files import Files
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.disk_files import Files
 from tier_machine import TierMachine
 from tier_twin import content_of
 

@@ -14,9 +14,9 @@ import disk_victim
 import pytest
 from disk_check import check_agreement, files_of, query
 from disk_victim import BIG, CHAIN, SIZE, put
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.tier import Hints
 from tier_twin import Clock, content_of
 
 SEARCH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -147,9 +147,9 @@ def test_room_of_the_dead_is_found_by_the_living(tmp_path: Path) -> None:
 
 USER = """
 import random, sys
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.tier import Hints
 from tier_twin import buffer_of, chain, content_of
 
 draw = random.Random(int(sys.argv[2]))
@@ -213,9 +213,9 @@ def test_processes_that_are_killed_at_any_moment(tmp_path: Path, seed: int) -> N
 
 WRITER = """
 import sys
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.tier import Hints
 from tier_twin import buffer_of
 
 tier, pool = Disk(sys.argv[1]), BufferPool()
@@ -251,9 +251,9 @@ def test_two_processes_at_110_percent(tmp_path: Path) -> None:
 
 FORK = """
 import os, sys
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.tier import Hints
 from tier_twin import buffer_of
 
 def put(name):

@@ -15,10 +15,10 @@ import pytest
 from disk_check import check_agreement, files_of, query
 from disk_using import Opener, put, read
 from kvsdk.errors import InvalidRequest
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.disk_files import Files
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.disk_files import Files
+from kvsdk.store.tiers.tier import Hints
 from tier_twin import chain, content_of
 
 NAME = "kv/0/256-ab"
@@ -180,9 +180,9 @@ def test_foreign_files_are_left_alone(opened: Opener, pool: BufferPool, root: Pa
 
 UNREADABLE = """
 import os, sys
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.tier import Hints
 
 tier, pool = Disk(sys.argv[1]), BufferPool()
 if os.geteuid() == 0:  # root may read anything
@@ -350,9 +350,9 @@ TINY = """
 import sys
 from pathlib import Path
 from disk_check import check_agreement
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.tier import Hints
 from tier_twin import buffer_of
 
 tier, pool = Disk(sys.argv[1]), BufferPool()

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from kvsdk.errors import ConfigurationError, InvalidRequest
-from kvsdk.store.index import Admission, Index
-from kvsdk.store.index_database import Database
-from kvsdk.store.index_rows import Measured
-from kvsdk.store.index_schema import VERSION, CorruptIndex, open_database
-from kvsdk.store.policy import Policy, links
-from kvsdk.store.tier import Hints, PolicyName
+from kvsdk.store.tiers.index.database import Database
+from kvsdk.store.tiers.index.index import Admission, Index
+from kvsdk.store.tiers.index.policy import Policy, links
+from kvsdk.store.tiers.index.rows import Measured
+from kvsdk.store.tiers.index.schema import VERSION, CorruptIndex, open_database
+from kvsdk.store.tiers.tier import Hints, PolicyName
 from tier_twin import Clock, chain
 
 

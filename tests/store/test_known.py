@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvsdk.kv.hashing import pack_tokens
-from kvsdk.store.chunks import Prompt
-from kvsdk.store.known import Known
+from kvsdk.kv.identity.hashing import pack_tokens
+from kvsdk.store.entries.chunks import Prompt
+from kvsdk.store.entries.known import Known
 
 
 def asked(tokens: list[int], root: bytes = b"root") -> Prompt:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from kvsdk.errors import InvalidRequest
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.memory import Memory
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.memory import Memory
+from kvsdk.store.tiers.tier import Hints
 from tier_machine import TierMachine
 from tier_twin import UNIT, Clock, buffer_of, chain, content_of
 

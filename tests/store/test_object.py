@@ -10,9 +10,9 @@ from pathlib import Path
 
 import obstore
 import pytest
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.object import Object
-from kvsdk.store.tier import Tier
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.object import Object
+from kvsdk.store.tiers.tier import Tier
 from kvsdk.testing import TierConformance
 from kvsdk.testing.tier_fixtures import content, keep, read
 from object_server import ObjectServer

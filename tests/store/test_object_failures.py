@@ -23,9 +23,9 @@ from kvsdk.errors import (
     RateLimited,
     RequestRejected,
 )
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.object import Object
-from kvsdk.store.tier import Tier
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.object import Object
+from kvsdk.store.tiers.tier import Tier
 from kvsdk.testing.tier_fixtures import keep, read
 from object_server import KEY_ID, SECRET, ObjectServer
 from pytest_httpserver import HTTPServer

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kvsdk.errors import InvalidRequest
-from kvsdk.kv.hashing import pack_tokens
-from kvsdk.store.prefix_tree import PrefixMatch, PrefixTree
+from kvsdk.kv.identity.hashing import pack_tokens
+from kvsdk.store.entries.prefix_tree import PrefixMatch, PrefixTree
 
 # Ids that share bytes at either end, so a cut or a comparison inside a token would be seen.
 IDS = st.sampled_from([0, 1, 256, 257, 1 << 24, 0x01000001])

@@ -14,10 +14,10 @@ from kv_files import forged
 from kv_samples import SPEC, is_equal, kv_of, prompt
 from kvsdk.kv import Fingerprint
 from kvsdk.store import Disk, Hit, KVStore, Memory, Object
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.identity import Identity
+from kvsdk.store.entries.identity import Identity
 from kvsdk.store.scrub import ScrubReport, scrub
-from kvsdk.store.tier import Hints, Tier
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.tier import Hints, Tier
 from kvsdk.testing import CountingTier, FaultyTier
 from store_makers import StoreMaker
 

@@ -13,7 +13,7 @@ from busy_store import CAPACITY, PROMPTS
 from kv_samples import first, is_equal, kv_of
 from kvsdk.store import Disk
 from kvsdk.store.scrub import scrub
-from kvsdk.store.tier import parse_size
+from kvsdk.store.tiers.tier import parse_size
 from store_makers import StoreMaker
 
 SCRIPT = Path(__file__).parents[1] / "support" / "busy_store.py"

@@ -13,11 +13,11 @@ import pytest
 from broken_holders import Holding
 from broken_tiers import BROKEN
 from dict_tiers import DictTier, HintedTier
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.disk_files import Files
-from kvsdk.store.memory import Memory
-from kvsdk.store.tier import Tier
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.disk_files import Files
+from kvsdk.store.tiers.memory import Memory
+from kvsdk.store.tiers.tier import Tier
 from kvsdk.testing import TierConformance
 from kvsdk.testing.tier_fixtures import Clock
 

@@ -11,8 +11,8 @@ import pytest
 from broken_holders import Holding
 from dict_tiers import HintedTier
 from kvsdk.errors import InvalidRequest
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.tier import Tier
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.tier import Tier
 from kvsdk.testing import CountingTier, FaultyTier, SlowTier, TierConformance, WrapperTier
 from kvsdk.testing.tier_fixtures import keep, read
 from kvsdk.testing.wrappers import OPERATIONS

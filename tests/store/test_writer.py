@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from kvsdk.store import Hints, Memory
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.guard import Guard, TierUnavailable
-from kvsdk.store.workers import Workers
-from kvsdk.store.writer import Writer
+from kvsdk.store.levels.guard import Guard, TierUnavailable
+from kvsdk.store.levels.workers import Workers
+from kvsdk.store.levels.writer import Writer
+from kvsdk.store.tiers.buffers import BufferPool
 from kvsdk.testing import CountingTier, FaultyTier
 
 NAME = "kv/" + "a" * 64 + "/256-" + "b" * 64

@@ -6,8 +6,8 @@ import time
 
 from broken_tiers import fails
 from dict_tiers import DictTier
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.tier import Hints, check_name
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.tier import Hints, check_name
 
 # ---------------------------------------------------------------------- memory
 

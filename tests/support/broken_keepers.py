@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from broken_tiers import fails
 from dict_tiers import DictTier, HintedTier
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.tier import Hints, Size, TierStats
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.tier import Hints, Size, TierStats
 
 # ---------------------------------------------------------------------- life
 

@@ -6,8 +6,8 @@ import builtins
 from collections.abc import Callable, Sequence
 
 from dict_tiers import DictTier
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.tier import Hints, check_name
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.tier import Hints, check_name
 
 BROKEN: list[tuple[str, type[DictTier]]] = []
 """The standard test, and the tier that it must fail."""

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.tier import Hints, PolicyName, Size, Tier, TierStats, check_name, parse_size
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.tier import Hints, PolicyName, Size, Tier, TierStats, check_name, parse_size
 
 
 class DictTier(Tier):

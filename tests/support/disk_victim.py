@@ -12,11 +12,11 @@ import signal
 import sys
 from pathlib import Path
 
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.disk import Disk
-from kvsdk.store.disk_files import Files
-from kvsdk.store.index_rows import Measured
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.disk import Disk
+from kvsdk.store.tiers.disk_files import Files
+from kvsdk.store.tiers.index.rows import Measured
+from kvsdk.store.tiers.tier import Hints
 from tier_twin import Clock, buffer_of, chain
 
 SIZE = 100_000

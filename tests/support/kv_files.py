@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvsdk.kv import Fingerprint, KVSpec
-from kvsdk.kv.file import plan_file
+from kvsdk.kv.files.file import plan_file
 
 SPEC = KVSpec(num_layers=2, num_kv_heads=2, head_dim=8, dtype="float16", block_size=4)
 MLA = KVSpec(num_layers=2, num_kv_heads=1, head_dim=6, dtype="bfloat16", block_size=4, kind="mla")

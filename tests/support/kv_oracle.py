@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from kvsdk.kv import KVSpec
-from kvsdk.kv.planes import TILE_BYTES
+from kvsdk.kv.layouts.planes import TILE_BYTES
 
 Place = Callable[..., float]
 

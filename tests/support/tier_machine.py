@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from kvsdk.store.buffers import BufferPool
-from kvsdk.store.tier import Hints, Tier
+from kvsdk.store.tiers.buffers import BufferPool
+from kvsdk.store.tiers.tier import Hints, Tier
 from tier_twin import UNIT, Clock, Twin, buffer_of, chain, content_of, name_of
 
 PATHS = st.lists(st.integers(0, 1), min_size=1, max_size=5)

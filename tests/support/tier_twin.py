@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kvsdk.store.buffers import Buffer, BufferPool
-from kvsdk.store.tier import Hints
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
+from kvsdk.store.tiers.tier import Hints
 
 UNIT = 1 << 16
 """The pool's memory comes in these, so that sizes are the same in all tiers."""
