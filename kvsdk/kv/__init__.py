@@ -3,6 +3,9 @@
 Nothing here loads PyTorch before a tensor is touched.
 """
 
+from kvsdk.kv.files.file import Opened
+from kvsdk.kv.files.manifest import Manifest
+from kvsdk.kv.files.saving import load, load_manifest, save
 from kvsdk.kv.identity.fingerprint import Fingerprint, Mismatch
 from kvsdk.kv.identity.hashing import chain_hashes, key_root, vllm_block_hashes
 from kvsdk.kv.layouts.detect import detect_layout
@@ -22,13 +25,18 @@ __all__ = [
     "KVGroup",
     "KVSpec",
     "Layout",
+    "Manifest",
     "Mismatch",
+    "Opened",
     "chain_hashes",
     "convert",
     "detect_layout",
     "from_dynamic_cache",
     "key_root",
+    "load",
+    "load_manifest",
     "reshard",
+    "save",
     "to_dynamic_cache",
     "verify_equal",
     "vllm_block_hashes",

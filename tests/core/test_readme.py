@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import anthropic_wire as wire
 import pytest
+import torch
 from capability_table import table
+from kvsdk.kv import LAYOUTS, to_dynamic_cache
 from loopback import Loopback, sse
 
 README = Path(__file__).parents[2] / "README.md"
@@ -28,16 +31,36 @@ def test_the_python_blocks_run(
         wire.message(call, stop_reason="tool_use"),
         wire.message(wire.text("Hello.")),
     )
-    names: dict[str, object] = {"__name__": "readme"}
+    names: dict[str, object] = {"__name__": "readme", **a_models_kv(tmp_path)}
     for block in BLOCKS:
         exec(compile(block, str(README), "exec"), names)
     out = capsys.readouterr().out
     assert "Valve A. 12000" in out
     assert "1 ok 13507" in out
     assert "All about valves." in out
-    assert out.splitlines()[-5:-1] == ["Hello.", "0 0", "60 3000", "400 0"]
-    assert out.splitlines()[-1].startswith("left: 100")
+    lines = out.splitlines()
+    at = lines.index("Hello.")
+    assert lines[at : at + 4] == ["Hello.", "0 0", "60 3000", "400 0"]
+    assert lines[at + 4 : at + 6] == [
+        "300 {'memory': 300} nothing is stored for these tokens",
+        "0 nothing is stored for these tokens",
+    ]
+    assert lines[at + 6] == f"True {len(LAYOUTS)}"
+    assert lines[at + 7].startswith("left: 100")
     assert len(loopback.bodies) == 4
+
+
+def a_models_kv(folder: Path) -> dict[str, object]:
+    """A checkpoint of a small model, a prompt, and the cache that transformers has after it."""
+    checkpoint = folder / "checkpoint"
+    checkpoint.mkdir()
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    config = {"model_type": "llama", "hidden_size": 64, "vocab_size": 100, "dtype": "float32", **sizes}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    (checkpoint / "tokenizer.json").write_text("{}")
+    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    cache = to_dynamic_cache([tuple(torch.randn(2, 1, 2, 300, 16)) for _ in range(2)])
+    return {"checkpoint": checkpoint, "tokens": list(range(300)), "past_key_values": cache}
 
 
 def test_the_capability_table_is_what_the_code_does() -> None:

@@ -49,7 +49,8 @@ def save(
         spec: The model; its dtype and block size are the KV's.
         fingerprint: What made it.
         num_tokens: How many tokens to write.
-        key: The chain key of the prompt up to their end, 32 bytes.
+        key: The chain key of the prompt up to their end, 32 bytes; of all of a prompt it is
+            `chain_hashes(tokens, len(tokens))[0]`.
         parent: The one before.
         first_token: Where in the prompt they begin.
         rank: Of tensor and pipeline parallelism.
