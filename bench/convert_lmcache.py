@@ -2,9 +2,13 @@
 
     python bench/convert.py --lmcache [--rounds 15]
 
-32 MiB of 8 layers, blocks of 16 in any order, chunks of 256 tokens; both fill the same kind of chunk, and
+32 MiB of 8 layers, blocks of 16 in any order, 4 chunks of 256 tokens; both fill the same kind of chunk, and
 what they wrote is compared before it is timed. Only for fp8 the bytes differ: LMCache casts without a scale,
 kvsdk finds one for each layer, part and head.
+
+Both are called as often. Where it says "each" that is once for each chunk, which the slots' and the fp8's
+functions of LMCache ask for; otherwise once for all, which kvsdk can if the chunks lie in one tensor, one
+behind the other, and LMCache wherever they lie.
 
 LMCache brings CUDA packages that a CPU has no use for, and an older numpy. Give it an environment of its own:
 
@@ -18,7 +22,8 @@ LMCache brings CUDA packages that a CPU has no use for, and an older numpy. Give
         'setuptools<81' sortedcontainers 'transformers>=5.4' uvicorn httptools cachetools google-api-core
     lmc/bin/python bench/convert.py --lmcache
 
-It leaves out, of what LMCache declares, cupy-cuda13x, cuda-python, cufile-python and google-cloud-bigtable.
+It leaves out, of what LMCache declares, cupy-cuda13x, cuda-python, cufile-python, google-cloud-bigtable,
+grpcio-observability, pytest, setuptools_scm and a numpy of at most 2.2.6: pip says so, and both work.
 LMCache reports its use over the network; that is switched off here before it is loaded.
 """
 
@@ -38,6 +43,8 @@ SPEC = KVSpec(num_layers=8, num_kv_heads=8, head_dim=128, dtype="bfloat16", bloc
 TOKENS, CHUNK_TOKENS = 1024, 256
 NHD, HND, SGLANG, CHUNK = "vllm/<=0.22", "trtllm", "sglang/layer-first", "lmcache/2ltd"
 SLOTS = "layer | kv slot head dim"
+CHUNKS = "| block kv layer token (head dim)"
+"""Several of `CHUNK`: each is a block."""
 
 Job = Callable[[], object]
 
@@ -74,16 +81,23 @@ def filled(name: str, spec: KVSpec = SPEC, tokens: int = TOKENS) -> Any:
     return kv
 
 
-def chunks(dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
-    """Chunks in LMCache's layout, `(2, layer, token, head * dim)`."""
-    shape = (2, SPEC.num_layers, CHUNK_TOKENS, SPEC.num_kv_heads * SPEC.head_dim)
-    return [torch.randn(shape).to(dtype) for _ in range(TOKENS // CHUNK_TOKENS)]
+def chunks() -> torch.Tensor:
+    """Chunks in LMCache's layout, `(chunk, 2, layer, token, head * dim)`."""
+    width = SPEC.num_kv_heads * SPEC.head_dim
+    shape = (TOKENS // CHUNK_TOKENS, 2, SPEC.num_layers, CHUNK_TOKENS, width)
+    return torch.randn(shape).to(torch.bfloat16)
+
+
+def silence() -> None:
+    """Tell LMCache to report nothing, before it is loaded."""
+    os.environ["LMCACHE_TRACK_USAGE"] = "false"
+    os.environ["DO_NOT_TRACK"] = "1"
+    os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
 
 
 def load() -> SimpleNamespace:
     """LMCache's functions. It is told first to report nothing."""
-    os.environ["LMCACHE_TRACK_USAGE"] = "false"
-    os.environ["DO_NOT_TRACK"] = "1"
+    silence()
     try:
         from lmcache.lmcache_native import EngineKVFormat, TransferDirection
         from lmcache.v1.distributed.serde import fp8
@@ -113,58 +127,83 @@ def pairs() -> Iterator[Pair]:
         ("FlashInfer HND", HND, lmcache.formats.NL_X_NB_TWO_NH_BS_HS),
         ("SGLang", SGLANG, lmcache.formats.TWO_X_NL_X_NBBS_NH_HS),
     ):
-        yield _store(lmcache, f"{title} to chunks", layout, format_, ids)
-        yield _load(lmcache, f"chunks to {title}", layout, format_, ids)
+        for is_each in (False, True):
+            ends = (layout, format_, ids, is_each)
+            suffix = ", each" if is_each else ""
+            yield _store(lmcache, f"{title} to chunks{suffix}", *ends)
+            yield _load(lmcache, f"chunks to {title}{suffix}", *ends)
     yield from _slots(lmcache, ids)
     yield from _fp8(lmcache)
 
 
 def _transfer(
-    lmcache: Any, paged: Any, made: list[torch.Tensor], ids: list[int], format_: Any, way: Any
+    lmcache: Any,
+    paged: Any,
+    made: torch.Tensor,
+    ids: list[int],
+    format_: Any,
+    way: Any,
+    is_each: bool,
 ) -> None:
     shape = lmcache.shape()
     shape.kv_size, shape.nl, shape.nb = 2, SPEC.num_layers, TOKENS // SPEC.block_size
     shape.bs, shape.nh, shape.hs = SPEC.block_size, SPEC.num_kv_heads, SPEC.head_dim
     shape.element_size = 2
-    lmcache.blocks(paged, made, ids, "cpu", way, shape, CHUNK_TOKENS, format_, 0)
+    parts = zip(made.split(1), _of_each(ids, SPEC), strict=True) if is_each else [(made, ids)]
+    for some, blocks in parts:
+        tensors = list(some.unbind())
+        lmcache.blocks(paged, tensors, blocks, "cpu", way, shape, CHUNK_TOKENS, format_, 0)
 
 
-def _ours_to(paged: Any, layout: str, made: list[torch.Tensor], ids: list[int], spec: KVSpec = SPEC) -> None:
-    """Blocks to chunks, chunk by chunk."""
+def _of_each(ids: list[int], spec: KVSpec) -> Iterator[list[int]]:
+    """The blocks of each chunk."""
     step = CHUNK_TOKENS // spec.block_size
-    for at, chunk in enumerate(made):
-        blocks = ids[at * step : (at + 1) * step]
+    return (ids[start : start + step] for start in range(0, len(ids), step))
+
+
+def _ours_to(paged: Any, layout: str, made: torch.Tensor, ids: list[int], spec: KVSpec = SPEC) -> None:
+    """Blocks to chunks, chunk by chunk."""
+    for chunk, blocks in zip(made, _of_each(ids, spec), strict=True):
         convert(paged, layout, CHUNK, spec, num_tokens=CHUNK_TOKENS, src_blocks=blocks, out=chunk)
 
 
-def _ours_from(
-    made: list[torch.Tensor], paged: Any, layout: str, ids: list[int], spec: KVSpec = SPEC
-) -> None:
-    """Chunks to blocks."""
-    step = CHUNK_TOKENS // spec.block_size
-    for at, chunk in enumerate(made):
-        blocks = ids[at * step : (at + 1) * step]
+def _ours_from(made: torch.Tensor, paged: Any, layout: str, ids: list[int], spec: KVSpec = SPEC) -> None:
+    """Chunks to blocks, chunk by chunk."""
+    for chunk, blocks in zip(made, _of_each(ids, spec), strict=True):
         convert(chunk, CHUNK, layout, spec, num_tokens=CHUNK_TOKENS, dst_blocks=blocks, out=paged)
 
 
-def _store(lmcache: Any, title: str, layout: str, format_: Any, ids: list[int]) -> Pair:
+def _all_to(paged: Any, layout: str, made: torch.Tensor, ids: list[int]) -> None:
+    """Blocks to chunks, all in one call."""
+    convert(paged, layout, CHUNKS, SPEC, src_blocks=ids, dst_block_size=CHUNK_TOKENS, out=made)
+
+
+def _all_from(made: torch.Tensor, paged: Any, layout: str, ids: list[int]) -> None:
+    """Chunks to blocks, all in one call."""
+    spec = replace(SPEC, block_size=CHUNK_TOKENS)
+    convert(made, CHUNKS, layout, spec, dst_blocks=ids, dst_block_size=SPEC.block_size, out=paged)
+
+
+def _store(lmcache: Any, title: str, layout: str, format_: Any, ids: list[int], is_each: bool) -> Pair:
     paged, theirs, ours = filled(layout), chunks(), chunks()
+    way, store = lmcache.direction.D2H, _ours_to if is_each else _all_to
     return Pair(
         title,
         flat(paged),
-        lambda: _transfer(lmcache, paged, theirs, ids, format_, lmcache.direction.D2H),
-        lambda: _ours_to(paged, layout, ours, ids),
-        lambda: (theirs, ours),
+        lambda: _transfer(lmcache, paged, theirs, ids, format_, way, is_each),
+        lambda: store(paged, layout, ours, ids),
+        lambda: ([theirs], [ours]),
     )
 
 
-def _load(lmcache: Any, title: str, layout: str, format_: Any, ids: list[int]) -> Pair:
+def _load(lmcache: Any, title: str, layout: str, format_: Any, ids: list[int], is_each: bool) -> Pair:
     made, theirs, ours = chunks(), filled(layout), filled(layout)
+    way, load = lmcache.direction.H2D, _ours_from if is_each else _all_from
     return Pair(
         title,
-        made,
-        lambda: _transfer(lmcache, theirs, made, ids, format_, lmcache.direction.H2D),
-        lambda: _ours_from(made, ours, layout, ids),
+        list(made),
+        lambda: _transfer(lmcache, theirs, made, ids, format_, way, is_each),
+        lambda: load(made, ours, layout, ids),
         lambda: (flat(theirs), flat(ours)),
     )
 
@@ -176,7 +215,7 @@ def _slots(lmcache: Any, ids: list[int]) -> Iterator[Pair]:
     mapping = torch.tensor(slots)
     format_, cpu = lmcache.formats.NL_X_TWO_NB_BS_NH_HS, torch.device("cpu")
 
-    def transfer(paged: list[torch.Tensor], made: list[torch.Tensor], way: Any) -> None:
+    def transfer(paged: list[torch.Tensor], made: torch.Tensor, way: Any) -> None:
         layers = [layer.view(2, TOKENS, -1) for layer in paged]
         for at, chunk in enumerate(made):
             own = mapping[at * CHUNK_TOKENS : (at + 1) * CHUNK_TOKENS]
@@ -184,16 +223,16 @@ def _slots(lmcache: Any, ids: list[int]) -> Iterator[Pair]:
 
     paged, theirs, ours = filled(SLOTS, spec), chunks(), chunks()
     yield Pair(
-        "slots of vLLM to chunks",
+        "slots of vLLM to chunks, each",
         flat(paged),
         lambda: transfer(paged, theirs, lmcache.direction.D2H),
         lambda: _ours_to(paged, SLOTS, ours, slots, spec),
-        lambda: (theirs, ours),
+        lambda: ([theirs], [ours]),
     )
     made, their_paged, our_paged = chunks(), filled(SLOTS, spec), filled(SLOTS, spec)
     yield Pair(
-        "chunks to slots of vLLM",
-        made,
+        "chunks to slots of vLLM, each",
+        list(made),
         lambda: transfer(their_paged, made, lmcache.direction.H2D),
         lambda: _ours_from(made, our_paged, SLOTS, slots, spec),
         lambda: (their_paged, our_paged),
@@ -202,7 +241,8 @@ def _slots(lmcache: Any, ids: list[int]) -> Iterator[Pair]:
 
 def _fp8(lmcache: Any) -> Iterator[Pair]:
     """Chunks at half their size, and back."""
-    wide, small = chunks(), [torch.zeros(chunk.numel(), dtype=torch.uint8) for chunk in chunks()]
+    wide = list(chunks())
+    small = [torch.zeros(chunk.numel(), dtype=torch.uint8) for chunk in wide]
     ours = [chunk.to(torch.float8_e4m3fn) for chunk in wide]
     spec = replace(SPEC, dtype="float8_e4m3fn")
     scales = torch.rand(SPEC.num_layers, 2, SPEC.num_kv_heads) + 0.5
@@ -224,8 +264,8 @@ def _fp8(lmcache: Any) -> Iterator[Pair]:
         for source, target in zip(ours, wide, strict=True):
             convert(source, CHUNK, CHUNK, spec, out=target, **options)
 
-    yield Pair("chunks to fp8", wide, store, quantise, None)
-    yield Pair("fp8 to chunks", wide, load, restore, None)
+    yield Pair("chunks to fp8, each", wide, store, quantise, None)
+    yield Pair("fp8 to chunks, each", wide, load, restore, None)
 
 
 def check(pair: Pair) -> None:

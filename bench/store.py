@@ -1,6 +1,6 @@
 """What a store's disk tier costs beside plain files of the same bytes, in the same run.
 
-    python bench/store.py [--mb 256] [--rounds 5] [--at FOLDER] [--lmcache PYTHON]
+    python bench/store.py [--mb 256] [--rounds 5] [--at FOLDER] [--lmcache]
 
 KV like that of an 8-billion-parameter model: 32 layers, 8 KV heads of 128, float16, 128 KiB per token, chunks
 of 256 tokens (32 MiB), in blocks of 16 that lie scattered in vLLM's layout. Wall time; every row once
@@ -10,7 +10,7 @@ per round, in turns. The tables have the median ratio to the raw form, 1.00 is a
 - Reading, raw: one file per chunk, `preadv` into memory that is used again. Cold: after
   `POSIX_FADV_DONTNEED`.
 
-`--lmcache` takes a Python that has LMCache (its CPU-only recipe is in `bench/README.md`).
+`--lmcache` has LMCache's disk backend take its turn in each round, see `bench/store_lmcache.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from kvsdk.kv import Fingerprint, KVSpec
@@ -34,6 +34,9 @@ from kvsdk.kv.files.file import check_file
 from kvsdk.store import Disk, Hit, KVStore, Memory
 from kvsdk.store.entries.chunks import CHUNK_TOKENS
 from kvsdk.store.tiers.buffers import BufferPool
+
+if TYPE_CHECKING:
+    from store_lmcache import LMCache
 
 SPEC = KVSpec(num_layers=32, num_kv_heads=8, head_dim=128, dtype="float16", block_size=16)
 LAYOUT = "vllm/0.26+"
@@ -202,13 +205,26 @@ def show(title: str, times: dict[str, list[float]], megabytes: int) -> None:
         print(f"| {name} | {ratio:.2f} | {megabytes / 1024 / statistics.median(own):.2f} |", flush=True)
 
 
+def run_all(jobs: Iterable[Callable[[], None]]) -> None:
+    """One after another."""
+    for job in jobs:
+        job()
+
+
+def lmcache(bench: Bench) -> LMCache:
+    """LMCache, on the same folder."""
+    from store_lmcache import LMCache
+
+    return LMCache(bench, SPEC, CHUNK_TOKENS)
+
+
 def main() -> None:
     """Measure and print the tables."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--mb", type=int, default=256)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--at", type=Path)
-    options.add_argument("--lmcache", type=Path)
+    options.add_argument("--lmcache", action="store_true", help="and LMCache's disk backend")
     arguments = options.parse_args()
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(dir=arguments.at))
@@ -220,10 +236,11 @@ def main() -> None:
             "safetensors save_file (no fsync)": bench.write_safetensors,
             "torch.save (no fsync)": bench.write_torch,
         }
-        show("writing", measure(writing, arguments.rounds, bench.clean), arguments.mb)
-        bench.clean()
-        for job in writing.values():
-            job()
+        beside = lmcache(bench) if arguments.lmcache else None
+        jobs = {**writing, **beside.writing()} if beside else writing
+        cleaners = [bench.clean, beside.clean] if beside else [bench.clean]
+        show("writing", measure(jobs, arguments.rounds, partial(run_all, cleaners)), arguments.mb)
+        run_all([*cleaners, *writing.values()])
         bench.prepare_reading()
         reading = {
             "raw: preadv": bench.read_raw,
@@ -232,13 +249,15 @@ def main() -> None:
             "safetensors load_file, into blocks": bench.read_safetensors,
             "torch.load, into blocks": bench.read_torch,
         }
+        if beside:
+            beside.prepare_reading()
+            reading |= beside.reading()
         show("reading, cold", measure(reading, arguments.rounds, bench.cool), arguments.mb)
         reading["kvsdk: get from memory"] = bench.read_memory
         show("reading, warm", measure(reading, arguments.rounds), arguments.mb)
         bench.close()
-        if arguments.lmcache:
-            script = Path(__file__).with_name("store_lmcache.py")
-            subprocess.run([arguments.lmcache, script, folder, str(arguments.mb)], check=True)
+        if beside:
+            beside.close()
     finally:
         shutil.rmtree(folder)
 

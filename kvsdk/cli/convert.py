@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -60,6 +63,18 @@ _COLUMNS = tuple(
 )
 
 
+_TO = (
+    "hf/dynamic, lmcache/2ltd, sglang/layer-first, sglang/page-first, trtllm, vllm/0.23-0.25, vllm/0.26+, "
+    "vllm/0.26+cpu, vllm/0.26+nhd, vllm/<=0.22, vllm/<=0.22-hnd, vllm/mla, vllm/paged-v0; or axes, such as "
+    "'layer | block kv head token dim'."
+)
+_TP = "Divide the KV heads among so many devices; OUT is a folder then, unless it is 1."
+_LOSS = (
+    "Let KV that was stored in another dtype become the model's own again, though OUT does not say then that "
+    "it is only nearly what the model made."
+)
+
+
 def convert_command(
     source: Annotated[
         Path,
@@ -68,44 +83,68 @@ def convert_command(
     target: Annotated[
         Path, typer.Argument(metavar="OUT", help="The new file; a folder where there are several ranks.")
     ],
-    to: Annotated[str, typer.Option("--to", metavar="LAYOUT", help="A layout's name, or its axes.")],
-    tp: Annotated[int | None, typer.Option(help="Divide the KV heads among so many devices.")] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Store it in another dtype.")] = None,
-    block_size: Annotated[int | None, typer.Option(help="Tokens of a block.")] = None,
+    to: Annotated[str, typer.Option("--to", metavar="LAYOUT", help=_TO)],
+    tp: Annotated[int | None, typer.Option(metavar="N", help=_TP)] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Store it in another dtype; as IN is by default.")
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Tokens of a block; as IN is by default.")
+    ] = None,
     codec: Annotated[Codec | None, typer.Option(help="Compress it, or not; as IN is by default.")] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read OUT again and prove that it holds the same.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False,
-    accept_loss: Annotated[
-        bool,
-        typer.Option(
-            "--accept-loss",
-            help="Let KV that was stored in another dtype become the model's own again, "
-            "though OUT does not say then that it is only nearly what the model made.",
-        ),
-    ] = False,
+    accept_loss: Annotated[bool, typer.Option("--accept-loss", help=_LOSS)] = False,
     form: Annotated[Format, typer.Option("--format", help="How to print what was done.")] = Format.table,
 ) -> None:
-    """Convert KV in a file: another layout, block size, dtype, or number of devices."""
+    """Convert KV in a file: another layout, block size, dtype, or number of devices.
+
+    OUT has its name only once it is whole, and with --verify only once it is proved to hold the same.
+
+    \b
+    kvsdk convert kv.safetensors ranks --to vllm/0.26+ --tp 2 --verify
+    kvsdk convert ranks whole.safetensors --to hf/dynamic --tp 1
+    kvsdk convert kv.safetensors kv8.safetensors --to hf/dynamic --dtype fp8_e4m3
+    """
     from kvsdk.kv.files.convert import convert_file
 
-    done = convert_file(
-        source,
-        target,
-        to=to,
-        tp=tp,
-        dtype=None if dtype is None else dtype.value,
-        block_size=block_size,
-        codec=None if codec is None else codec.value,
-        verify=verify,
-        force=force,
-        accept_loss=accept_loss,
-    )
+    with _stoppable():
+        done = convert_file(
+            source,
+            target,
+            to=to,
+            tp=tp,
+            dtype=None if dtype is None else dtype.value,
+            block_size=block_size,
+            codec=None if codec is None else codec.value,
+            verify=verify,
+            force=force,
+            accept_loss=accept_loss,
+        )
     if form is Format.table:
         typer.echo(_summary(done))
     else:
         typer.echo(render(_COLUMNS, [_row(done)], None, form))
+
+
+@contextmanager
+def _stoppable() -> Generator[None]:
+    """Whoever ends the process, or closes its terminal, leaves nothing half-written either."""
+    known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    ours = [each for each in known if signal.getsignal(each) is signal.SIG_DFL]  # not under nohup
+    for each in ours:
+        signal.signal(each, _stop)
+    try:
+        yield
+    finally:
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _row(done: Converted) -> dict[str, Any]:
@@ -135,19 +174,24 @@ def _row(done: Converted) -> dict[str, Any]:
 
 
 def _summary(done: Converted) -> str:
-    """All of it in one line."""
+    """What became of what, how large and how fast, and the proof: a line for each."""
     tokens = many(done.target.num_tokens, "token")
     layers = many(done.target.spec.num_layers, "layer")
     speed = "" if done.bytes_per_s is None else f" ({rate(done.bytes_per_s)})"
-    return (
-        f"{tokens}, {layers}: {_form(done.source, done.source_ranks)} -> "
-        f"{_form(done.target, done.target_ranks)}; {size(done.source_bytes)} -> {size(done.target_bytes)} "
-        f"in {seconds(done.seconds)}{speed}{_proof(done)}"
-    )
+    ours, theirs = _form(done.source, done.source_ranks), _form(done.target, done.target_ranks)
+    lines = [
+        f"{tokens}, {layers}: {ours} -> {theirs}",
+        f"{size(done.source_bytes)} -> {size(done.target_bytes)} in {seconds(done.seconds)}{speed}",
+    ]
+    return "\n".join([*lines, *_proof(done)])
 
 
 def _form(manifest: Manifest, ranks: int) -> str:
-    words = [manifest.spec.dtype, f"blocks of {manifest.spec.block_size}"]
+    from kvsdk.kv.layouts.layout import Layout
+
+    words = [manifest.spec.dtype]
+    if Layout.of(manifest.layout).is_paged:
+        words.append(f"blocks of {manifest.spec.block_size}")
     if ranks > 1:
         words.append(f"{ranks} ranks")
     if manifest.codec is not None:
@@ -155,12 +199,12 @@ def _form(manifest: Manifest, ranks: int) -> str:
     return f"{manifest.layout} ({', '.join(words)})"
 
 
-def _proof(done: Converted) -> str:
+def _proof(done: Converted) -> list[str]:
     proof = done.proof
     if proof is None:
-        return ""
+        return []
     if proof.num_blocks is not None:
-        return f"; verified: {many(proof.num_blocks, 'block')} equal byte for byte"
+        return [f"verified: {many(proof.num_blocks, 'block')} equal byte for byte"]
     parts = ", ".join(f"{each.part} off by at most {each.error:.3g}" for each in proof.deviations)
     largest = max(each.magnitude for each in proof.deviations)
-    return f"; verified: {parts}, of numbers up to {largest:.3g}"
+    return [f"verified: {parts}, of numbers up to {largest:.3g}"]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kvsdk.cli.tables import Format
-from kvsdk.errors import InvalidRequest
+from kvsdk.errors import ConfigurationError, InvalidRequest
 
 app = typer.Typer(help="Look into a store of KV, verify it, or make room in it.", no_args_is_help=True)
 
@@ -43,11 +43,12 @@ def ls_command(
     from kvsdk.store.listing import find_place
 
     found = find_place(place, _options(option))
-    listed = list(found.chunks())
-    if chunks:
+    with _readable(place):
+        listed, identities = list(found.chunks()), None if chunks else found.identities()
+    if identities is None:
         print_chunks(listed, form)
     else:
-        print_groups(listed, found.identities(), form)
+        print_groups(listed, identities, form)
     if not found.reads_headers:
         typer.echo(
             "kvsdk: an object tier's chunks are not read here, so only their names and sizes are known",
@@ -74,7 +75,7 @@ def verify_command(
 
     with _opened(find_place(place, _options(option)).tier()) as tier, _bar("verifying") as progress:
         report = scrub(tier, remove=remove, progress=progress)
-    print_scrub(report, form)
+    print_scrub(report, form, is_removing=remove)
     if report.problems:
         raise typer.Exit(1)
 
@@ -104,13 +105,15 @@ def gc_command(
     age_s = None if older_than is None else _age_s(older_than)
     found = find_place(place, _options(option))
     _check_gc(isinstance(found, DiskPlace), size, older_than)
-    before = found.occupied()
-    with _opened(found.tier() if isinstance(found, DiskPlace) else found.tier(max_age_s=age_s)) as tier:
-        tier.collect()
-        if quota is not None:
-            tier.resize(quota)
-        capacity = tier.stats().capacity_bytes
-    print_freed(before, found.occupied(), capacity, form)
+    with _readable(place):
+        before = found.occupied()
+        with _opened(found.tier() if isinstance(found, DiskPlace) else found.tier(max_age_s=age_s)) as tier:
+            tier.collect()
+            if quota is not None:
+                tier.resize(quota)
+            capacity = tier.stats().capacity_bytes
+        after = found.occupied()
+    print_freed(before, after, capacity, form)
 
 
 def _check_gc(is_disk: bool, size: str | None, older_than: str | None) -> None:
@@ -146,6 +149,15 @@ def _options(given: Iterable[str] | None) -> dict[str, str]:
             )
         options[name] = value
     return options
+
+
+@contextmanager
+def _readable(place: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = "" if error.filename is None else f": {error.filename}"
+        raise ConfigurationError(f"{place} cannot be read{where}: {error.strerror or error}") from error
 
 
 @contextmanager

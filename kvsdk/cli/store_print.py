@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -27,6 +28,11 @@ def _short_name(name: str) -> str:
     return "/".join("-".join(_short(part) for part in word.split("-")) for word in name.split("/"))
 
 
+def _kind(problem: str) -> str:
+    """A problem in a table: in one word. `kvsdk store verify` has all of it."""
+    return problem.partition(":")[0]
+
+
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
@@ -38,11 +44,11 @@ _AMOUNTS = (
 )
 _FORM = (
     Column("model", "model", _short, is_number=False),
-    Column("fingerprint", "fingerprint", _short, is_number=False, rank=1),
-    Column("dtype", "dtype", is_number=False),
-    Column("is_lossy", "lossy", _yes, is_number=False, rank=1),
+    Column("fingerprint", "fingerprint", _short, is_number=False, rank=2),
+    Column("dtype", "dtype", is_number=False, rank=1),
+    Column("is_lossy", "lossy", _yes, is_number=False, rank=2),  # the dtype says most of it
     Column("codec", "codec", is_number=False, rank=1),
-    Column("layout", "layout", is_number=False),
+    Column("layout", "layout", is_number=False, rank=1),
     Column("block_size", "block", count, rank=1),
     Column("tp", "tp", count, rank=1),
     Column("pp", "pp", count, rank=1),
@@ -53,8 +59,8 @@ _CHUNKS = (
     Column("first_token", "depth", count),
     Column("tokens", "tokens", count),
     Column("bytes", "size", size),
-    Column("key", "key", _short, is_number=False),
-    Column("problem", "problem", is_number=False),
+    Column("key", "key", _short, is_number=False, rank=1),
+    Column("problem", "problem", _kind, is_number=False),
     Column("name", "name", is_number=False),
 )
 _PROBLEMS = (
@@ -70,8 +76,20 @@ _FREED = (
     Column("bytes", "size", size),
     Column("capacity_bytes", "quota", size),
 )
-_SAY_NOTHING = {"is_lossy": False, "codec": None, "tp": 1, "pp": 1, "rank": 0, "problem": None}
+_SAY_NOTHING = {
+    "is_lossy": False,
+    "codec": None,
+    "tp": 1,
+    "pp": 1,
+    "rank": 0,
+    "problem": None,
+    "is_removed": False,
+}
 """Columns that people are spared where all rows have this, besides those where they have nothing."""
+
+
+_KEPT = ("newer", "unreadable")
+"""What is never removed."""
 
 
 def print_groups(chunks: Sequence[ListedChunk], identities: Iterable[Identity], form: Format) -> None:
@@ -119,7 +137,7 @@ def _without_chunks(
     rows: Sequence[Row], identities: Iterable[Identity], *, are_none: bool
 ) -> list[dict[str, Any]]:
     """Identities that no line is of: they have no chunks, or it is not known which."""
-    from kvsdk.kv.files.convert import DTYPES
+    from kvsdk.kv.files.wanted import DTYPES
 
     found = []
     amount = 0 if are_none else None
@@ -164,8 +182,8 @@ def _order(row: Row) -> tuple[list[str], int, str]:
     return [str(row[column.key]) for column in _FORM], row["first_token"] or 0, row["name"]
 
 
-def print_scrub(report: ScrubReport, form: Format) -> None:
-    """A line for each problem, and what was checked."""
+def print_scrub(report: ScrubReport, form: Format, *, is_removing: bool) -> None:
+    """A line for each problem, what was checked, and what could be done about it."""
     rows = [
         {"name": each.name, "kind": each.kind, "detail": each.detail, "is_removed": each.is_removed}
         for each in report.problems
@@ -187,6 +205,9 @@ def print_scrub(report: ScrubReport, form: Format) -> None:
         return
     removed = f", {len(report.removed):,} removed" if report.removed else ""
     typer.echo(f"{checked}: {many(len(rows), 'problem')}{removed}")
+    bad = sum(each.kind not in _KEPT for each in report.problems)
+    if bad and not is_removing:
+        typer.echo(f"--remove removes {bad:,} of them")
 
 
 def print_freed(
@@ -215,7 +236,7 @@ def _print(columns: Sequence[Column], rows: Sequence[Row], total: Row | None, fo
     if form in (Format.json, Format.csv):
         typer.echo(render(columns, rows, total, form))
         return
-    kept = [column for column in columns if _says_something(column.key, rows)]
+    kept = [_ranked(column, rows) for column in columns if _says_something(column.key, rows)]
     if total is not None:
         total = {kept[0].key: "total", **total}
     if form is Format.md:
@@ -226,3 +247,9 @@ def _print(columns: Sequence[Column], rows: Sequence[Row], total: Row | None, fo
 
 def _says_something(key: str, rows: Sequence[Row]) -> bool:
     return not rows or any(row[key] not in (None, _SAY_NOTHING.get(key)) for row in rows)
+
+
+def _ranked(column: Column, rows: Sequence[Row]) -> Column:
+    """Where there is no room for all columns, those go first in which all that could be read is alike."""
+    is_alike = len({row[column.key] for row in rows if row.get("model") is not None}) < 2
+    return replace(column, rank=column.rank + 1) if column.rank and is_alike else column

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +17,11 @@ import pytest
 import torch
 from kv_files import KEY, MLA, forged, made
 from kvsdk.cli import main
-from kvsdk.kv import Fingerprint, KVSpec
+from kvsdk.cli.app import app
+from kvsdk.kv import LAYOUTS, Fingerprint, KVSpec
 from kvsdk.kv.files import convert as module
 from kvsdk.kv.files.saving import load_manifest, save
+from typer.main import get_command
 
 #: 2 layers of 4 heads of 16 float16 numbers: 512 bytes a token.
 SPEC = KVSpec(num_layers=2, num_kv_heads=4, head_dim=16, dtype="float16", block_size=16)
@@ -46,18 +51,16 @@ def row(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return only
 
 
-def test_one_line_says_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
-    """Tokens, layers, both layouts, bytes, how fast, and the proof: 40 tokens are 3 blocks of 16."""
+def test_three_lines_say_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """Tokens, layers and both layouts; bytes and how fast; and the proof: 40 tokens are 3 blocks of 16."""
     assert run("a", "b", "--to", "hf/dynamic", "--verify") == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert captured.out.count("\n") == 1
-    for words in (
-        "40 tokens, 2 layers: vllm/0.26+ (float16, blocks of 16) -> hf/dynamic (float16, blocks of 16); ",
-        "25.4 KiB -> 21.6 KiB in ",  # 48 tokens of 512 bytes are 24 KiB, 40 are 20, and a header each
-        "B/s); verified: 3 blocks equal byte for byte",
-    ):
-        assert words in captured.out
+    first, second, third = captured.out.splitlines()
+    assert first == "40 tokens, 2 layers: vllm/0.26+ (float16, blocks of 16) -> hf/dynamic (float16)"
+    # 48 tokens of 512 bytes are 24 KiB, 40 are 20, and a header each
+    assert re.fullmatch(r"25\.4 KiB -> 21\.6 KiB in .* \(.* [MG]B/s\)", second)
+    assert third == "verified: 3 blocks equal byte for byte"
     assert load_manifest("b").layout == "hf/dynamic"
 
 
@@ -88,8 +91,8 @@ def test_another_dtype_says_how_far_off_it_is(capsys: pytest.CaptureFixture[str]
     save("x", kv, layout="hf/dynamic", spec=SPEC, fingerprint=OURS, num_tokens=40, key=KEY)
     assert run("x", "8", "--to", "hf/dynamic", "--dtype", "fp8_e4m3", "--verify") == 0
     out = capsys.readouterr().out
-    assert "hf/dynamic (float8_e4m3fn, blocks of 16)" in out
-    assert "; verified: keys off by at most 0, values off by at most 0.0625, of numbers up to 1.75" in out
+    assert "hf/dynamic (float16) -> hf/dynamic (float8_e4m3fn)" in out
+    assert "\nverified: keys off by at most 0, values off by at most 0.0625, of numbers up to 1.75\n" in out
     assert load_manifest("8").is_lossy
     assert run("8", "b", "--to", "hf/dynamic", "--dtype", "fp16") == 2
     assert "--accept-loss" in capsys.readouterr().err
@@ -134,19 +137,23 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_in_a_pipe(folder: Path) -> None:
     """Plain text, and the status of the process."""
     command = [sys.executable, "-Im", "kvsdk", "convert", "a", "b", "--to", "trtllm"]
-    for status, stream in ((0, "stdout"), (2, "stderr")):  # the second time it is there already
+    for status, stream, lines in ((0, "stdout", 2), (2, "stderr", 1)):  # the second time it is there already
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
         assert done.returncode == status
         text = getattr(done, stream)
-        assert text.count("\n") == 1
+        assert text.count("\n") == lines
         assert "\x1b" not in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (("none", "b", "--to", "trtllm"), 2, "none cannot be read: "),
-        (("foreign", "b", "--to", "trtllm"), 1, "foreign: this is no file of kvsdk"),
+        (("none", "b", "--to", "trtllm"), 2, "kvsdk: none cannot be read: No such file or directory\n"),
+        (
+            ("foreign", "b", "--to", "trtllm"),
+            1,
+            "foreign: this is no file of kvsdk; kvsdk.kv.save writes one",
+        ),
         (("short", "b", "--to", "trtllm"), 1, "short: the file lacks its last 3 bytes"),
         (("corrupt", "b", "--to", "trtllm"), 1, "corrupt: the tensor layer.1 is not what was written"),
         (("newer", "b", "--to", "trtllm"), 1, "newer: written by a newer kvsdk (format 2, here 1)"),
@@ -154,10 +161,11 @@ def test_in_a_pipe(folder: Path) -> None:
         (("a", "b", "--to", "trtlm"), 2, "unknown layout 'trtlm'. Did you mean 'trtllm'?"),
         (("a", "b", "--to", "layer | blok"), 2, "is no layout: unknown axis 'blok'. Did you mean 'block'?"),
         (("a", "b", "--to", "vllm/mla"), 2, "'vllm/mla' is a layout of a latent (MLA); this KV is keys"),
-        (("a", "b", "--to", "trtllm", "--tp", "3"), 2, "4 KV heads cannot be divided among 3 devices"),
-        (("a", "b", "--to", "trtllm", "--tp", "0"), 2, "tp is a number of at least 1, not 0"),
+        (("a", "b", "--to", "trtllm", "--tp", "3"), 2, "4 KV heads cannot be divided among 3 devices; tp is"),
+        (("a", "b", "--to", "trtllm", "--tp", "0"), 2, "tp is a number from 1 to 4096, not 0"),
         (("mla", "b", "--to", "vllm/mla", "--tp", "2"), 2, "MLA's latent is the same on every device"),
         (("a", "b", "--to", "trtllm", "--block-size", "0"), 2, "block_size is a number of at least 1"),
+        (("a", "b", "--to", "trtllm", "--block-size", "4000000000"), 2, "there is not enough memory"),
         (("a", "a", "--to", "trtllm", "--force"), 2, "a is what is to be converted"),
         (("a", "mla", "--to", "trtllm"), 2, "mla is there already; force (--force) replaces it"),
         (("a", "no/b", "--to", "trtllm"), 2, "the folder of no/b does not exist"),
@@ -223,3 +231,46 @@ def test_what_is_not_the_same_is_not_written(
     )
     assert sorted(path.name for path in folder.iterdir()) == ["a", "mla"]
     assert run("a", "b", "--to", "hf/dynamic") == 0  # nobody asked
+
+
+def test_the_help_has_every_layout() -> None:
+    """Whoever converts needs no other page."""
+    (option,) = [each for each in get_command(app).commands["convert"].params if each.name == "to"]  # type: ignore[attr-defined]
+    names, _, axes = str(option.help).partition("; or axes, such as ")
+    assert names.split(", ") == sorted(LAYOUTS)
+    assert axes == f"'{LAYOUTS['trtllm']}'."
+
+
+@pytest.fixture
+def ended(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> signal.Signals:
+    """A conversion in the midst of which the process gets a signal."""
+    number: signal.Signals = request.param
+    right = module.convert
+
+    def ending(*arguments: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(module, "convert", ending)
+    return number
+
+
+@pytest.mark.parametrize("ended", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], indirect=True)
+def test_who_is_ended_leaves_nothing(ended: signal.Signals, folder: Path) -> None:
+    """With the status that shells give to such a process."""
+    for devices in ("1", "2"):
+        assert run("a", "b", "--to", "trtllm", "--tp", devices) == 128 + ended
+        assert sorted(path.name for path in folder.iterdir()) == ["a", "mla"]
+    if ended is not signal.SIGINT:
+        assert signal.getsignal(ended) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("ended", [signal.SIGHUP], indirect=True)
+def test_nohup_is_heeded(ended: signal.Signals, folder: Path) -> None:
+    """A signal that is ignored stays so."""
+    before = signal.signal(ended, signal.SIG_IGN)
+    try:
+        assert run("a", "b", "--to", "trtllm", "--verify") == 0
+    finally:
+        signal.signal(ended, before)
+    assert (folder / "b").is_file()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,6 +143,44 @@ def test_for_people(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(int(row["bytes"]) for row in rows) == sum(path.stat().st_size for path in chunks(disk))
 
 
+def on_terminal(width: int, *arguments: str) -> list[str]:
+    """What is shown in so many columns."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-Im", "kvsdk", "store", *arguments]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"}
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, env=environment, check=False)
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    return re.sub(r"\x1b\[[0-9;]*m|\r", "", shown).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [
+        (60, "model dtype chunks tokens size"),
+        (80, "model dtype codec tp rank chunks tokens size"),
+        (140, "model fingerprint dtype lossy codec layout block tp rank chunks tokens size"),
+    ],
+)
+def test_a_narrow_terminal_keeps_what_tells_lines_apart(disk: Path, width: int, titles: str) -> None:
+    """Model, layout and block size are the same in all: they go before dtype, codec and rank do."""
+    shown = on_terminal(width, "ls", str(disk))
+    assert " ".join(shown[1].split()) == titles
+    assert all(len(line) <= width for line in shown)
+    rows = [line.rsplit(maxsplit=4)[0] for line in shown[3:7]]
+    assert len(set(rows)) == (4 if width > 60 else 2)
+
+
+def test_a_chunk_that_cannot_be_read_fits_a_terminal(disk: Path) -> None:
+    """Of what is wrong with it one word; `verify` has all of it."""
+    chunks(disk)[0].write_bytes(b"a photo of a cat" * 9)
+    shown = on_terminal(60, "ls", str(disk), "--chunks")
+    assert all(len(line) <= 60 for line in shown)
+    assert len([line for line in shown if line.split()[-1:] == ["foreign"]]) == 1
+
+
 def test_looking_changes_nothing(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Not a file, not a time, and nobody is locked out or waited for."""
     before = state(disk)
@@ -251,14 +291,21 @@ def test_faults_are_found_and_removed(disk: Path, capsys: pytest.CaptureFixture[
         "removed": 0,
     }
     assert all(path.exists() for path in files)
+    assert run("verify", str(disk)) == 1
+    out = capsys.readouterr().out
+    assert out.endswith(" checked: 4 problems\n--remove removes 3 of them\n")
+    assert "removed" not in out
     assert run("verify", str(disk), "--remove") == 1
     out = capsys.readouterr().out
     assert "12 entries, " in out
-    assert " checked: 4 problems, 3 removed" in out
+    assert " checked: 4 problems, 3 removed\n" in out
+    assert "--remove removes" not in out
     assert "the file lacks its last 3 bytes" in out
     assert [path.exists() for path in files[:4]] == [False, False, False, True]
     assert run("verify", str(disk)) == 1
-    assert "9 entries, " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "9 entries, " in out
+    assert out.endswith(" checked: 1 problem\n")  # of which none is ever removed
     files[3].unlink()
     assert run("verify", str(disk)) == 0
 
@@ -398,6 +445,24 @@ def test_arguments_that_do_not_fit(
     assert run(*(places.get(word, word) for word in arguments)) == 2
     assert words in capsys.readouterr().err
     assert state(disk.parent) == before
+
+
+@pytest.mark.parametrize("command", ["ls", "gc"])
+def test_a_folder_that_may_not_be_read(
+    disk: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, as everything that is wrong with a place."""
+    real = os.scandir
+
+    def refusing(path: Any = ".") -> Any:
+        if Path(path) == disk / "entries":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    assert run(command, str(disk)) == 2
+    place = disk / "entries"
+    assert capsys.readouterr().err == f"kvsdk: {disk} cannot be read: {place}: Permission denied\n"
 
 
 def test_a_newer_index(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:

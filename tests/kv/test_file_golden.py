@@ -91,6 +91,14 @@ def test_the_page_names_every_field() -> None:
     assert named == {*text, "rank"}
 
 
+def test_the_page_has_every_layout() -> None:
+    """With its axes: no reader in another language has the registry."""
+    page = (Path(__file__).parents[2] / "docs" / "format.md").read_text("utf-8")
+    block = page.split("## Payload")[1].split("```")[1]
+    words = re.findall(r"(\S+/\S+|trtllm)  +(.*?)(?=   |$)", block, re.M)
+    assert dict(words) == LAYOUTS
+
+
 #: sha256 of a file per layout: names, shapes, order and all of the manifest's fields are in it.
 DIGESTS = {
     "hf/dynamic": "1ff70337d3c320c38152278dd1911229",

@@ -35,8 +35,9 @@ def fault(file: bytes | bytearray | memoryview, read: Callable[..., Any] = open_
     with pytest.raises(InvalidFile) as caught:
         read(file)
     assert caught.value.kind in KINDS
-    assert caught.value.detail
     assert caught.value.detail in str(caught.value)
+    assert 0 < len(caught.value.detail) < 400  # whatever the file has in it
+    assert caught.value.detail.isprintable()
     return caught.value.kind
 
 
@@ -254,7 +255,15 @@ NEWER: dict[str, Callable[[dict[str, Any]], object]] = {
     "codec": lambda manifest: manifest.update(codec="lz5"),
     "layout": lambda manifest: manifest.update(layout="vllm/9.99"),
     "fingerprint's version": lambda manifest: manifest["fingerprint"].update(version=2),
+    "fingerprint's version of 4,000 digits": lambda manifest: manifest["fingerprint"].update(
+        version=10**3999
+    ),
     "fingerprint's field": lambda manifest: manifest["fingerprint"].update(something="else"),
+    "fingerprint's field that clears the screen": lambda manifest: manifest["fingerprint"].update(
+        {"\x1b[2J\n" * 100: 1}
+    ),
+    "format of 4,000 digits": lambda manifest: manifest.update(format=10**3999),
+    "field that clears the screen": lambda manifest: manifest.update({"\x1b[2J\n" * 100: 1}),
     "spec's field": lambda manifest: manifest["spec"].update(something=1),
     "dtype": lambda manifest: manifest["spec"].update(dtype="float4"),
     "kind": lambda manifest: manifest["spec"].update(kind="mqa"),

@@ -10,28 +10,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from kvsdk._text import did_you_mean
-from kvsdk.errors import InvalidFile, InvalidRequest
+from kvsdk.errors import ConfigurationError, InvalidFile, InvalidRequest
 from kvsdk.kv.files.file import compress, plan_file
-from kvsdk.kv.files.manifest import CODECS, Manifest
-from kvsdk.kv.files.payload import layout_name
-from kvsdk.kv.files.ranks import RankFiles, rank_file, read_ranks
-from kvsdk.kv.files.replacing import check_target, replacing, write
-from kvsdk.kv.files.saving import load
-from kvsdk.kv.files.verify import Proof, reshard_scales, verify_files
-from kvsdk.kv.identity.fingerprint import Fingerprint
+from kvsdk.kv.files.manifest import Manifest
+from kvsdk.kv.files.ranks import RankFiles, check_target, rank_file, read_ranks
+from kvsdk.kv.files.replacing import replacing, write
+from kvsdk.kv.files.shards import Shards, load_shards, reshard_shards
+from kvsdk.kv.files.verify import Proof, verify_files
+from kvsdk.kv.files.wanted import Wanted, find_wanted
 from kvsdk.kv.layouts.layout import Layout
 from kvsdk.kv.models.spec import KVSpec
 from kvsdk.kv.moving.convert import QUANTISED, convert
-from kvsdk.kv.moving.reshard import reshard
 
 if TYPE_CHECKING:
     import torch
-
-DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp8_e4m3": "float8_e4m3fn"}
-"""What KV can be stored in, and as PyTorch calls it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +58,6 @@ class Converted:
     def bytes_per_s(self) -> float | None:
         """Bytes that were read in a second; None where that took no time at all."""
         return self.source_bytes / self.seconds if self.seconds > 0 else None
-
-
-class _Wanted(NamedTuple):
-    """What is to become of the files."""
-
-    fingerprint: Fingerprint
-    spec: KVSpec
-    layout: str
-    codec: str | None
-    ranks: tuple[int, ...]
-
-
-class _Shards(NamedTuple):
-    """KV in memory, a shard for each device."""
-
-    kv: list[Any]
-    scales: list[torch.Tensor | None]
 
 
 def convert_file(
@@ -126,18 +103,30 @@ def convert_file(
     target = Path(target)
     files = read_ranks(source)
     check_target(Path(source), target, force=force)
-    wanted = _wanted(files, to, tp, dtype, block_size, codec, accept_loss=accept_loss)
+    wanted = find_wanted(files, to, tp, dtype, block_size, codec, accept_loss=accept_loss)
     import torch  # noqa: F401  loading it is no part of the conversion
 
+    try:
+        return _converted(files, target, wanted, verify=verify, clock=clock)
+    except MemoryError as error:
+        raise ConfigurationError(
+            f"{target} was not written: there is not enough memory for both the KV that was read and the new "
+            f"one in blocks of {wanted.spec.block_size}"
+        ) from error
+
+
+def _converted(
+    files: RankFiles, target: Path, wanted: Wanted, *, verify: bool, clock: Callable[[], float]
+) -> Converted:
     started = clock()
-    old = _load(files)
+    old = load_shards(files)
     if wanted.spec.dtype != files.spec.dtype:
         _check_scales(files.first, old)
     with replacing(target) as place:
-        _write_all(place, _reshard(old, files, len(wanted.ranks)), files, wanted)
+        _write_all(place, reshard_shards(old, files, to=len(wanted.ranks)), files, wanted)
         seconds = clock() - started
         written = read_ranks(place)
-        proof = verify_files(files, old.kv, old.scales, written) if verify else None
+        proof = verify_files(files, old, written) if verify else None
         if proof is not None and proof.fault is not None:
             raise InvalidFile(f"{target} was not written: {proof.fault}", kind="corrupt")
         return Converted(
@@ -153,80 +142,7 @@ def convert_file(
         )
 
 
-# ---------------------------------------------------------------------- what is wanted
-
-
-def _wanted(
-    files: RankFiles,
-    to: Layout | str,
-    tp: int | None,
-    dtype: str | None,
-    block_size: int | None,
-    codec: str | None,
-    *,
-    accept_loss: bool,
-) -> _Wanted:
-    own = files.first
-    layout = layout_name(to)
-    if Layout.of(layout).is_mla != (own.spec.kind == "mla"):
-        theirs, ours = ("a latent (MLA)", "keys and values")[:: -1 if own.spec.kind == "mla" else 1]
-        raise InvalidRequest(f"{layout!r} is a layout of {theirs}; this KV is {ours}", field="to")
-    ranks, heads = _ranks(files, tp)
-    spec = replace(
-        own.spec,
-        num_kv_heads=heads,
-        dtype=_dtype(own, dtype, accept_loss=accept_loss),
-        block_size=own.spec.block_size if block_size is None else block_size,
-    )
-    fingerprint = replace(own.fingerprint, layout_era=layout, block_size=spec.block_size)
-    if tp is not None or len(files.paths) > 1:
-        fingerprint = replace(fingerprint, tensor_parallel=len(ranks))
-    if codec not in (None, "none", *CODECS):
-        raise InvalidRequest(f"codec is none or {', '.join(CODECS)}, not {codec!r}", field="codec")
-    packed = own.codec if codec is None else codec if codec in CODECS else None
-    return _Wanted(fingerprint=fingerprint, spec=spec, layout=layout, codec=packed, ranks=ranks)
-
-
-def _ranks(files: RankFiles, tp: int | None) -> tuple[tuple[int, ...], int]:
-    """The new files' ranks, and how many heads each has."""
-    own, count = files.first, len(files.paths)
-    if tp is not None and (type(tp) is not int or tp < 1):
-        raise InvalidRequest(f"tp is a number of at least 1, not {tp!r}", field="tp")
-    if tp is None or (tp == count and not files.is_part):
-        return tuple(manifest.rank for manifest in files.manifests), own.spec.num_kv_heads
-    if files.is_part:
-        raise InvalidRequest(
-            f"{files.paths[0]} is rank {own.rank} of several; to divide the heads anew, name the folder that "
-            "has the files of all ranks",
-            field="tp",
-        )
-    if own.spec.kind == "mla":
-        raise InvalidRequest(
-            "MLA's latent is the same on every device; there are no heads to divide", field="tp"
-        )
-    heads = files.num_kv_heads
-    if heads % tp and tp % heads:
-        raise InvalidRequest(f"{heads} KV heads cannot be divided among {tp} devices", field="tp")
-    return tuple(range(tp)), max(1, heads // tp)
-
-
-def _dtype(own: Manifest, dtype: str | None, *, accept_loss: bool) -> str:
-    if dtype is None:
-        return own.spec.dtype
-    wanted = DTYPES.get(dtype, dtype)
-    if wanted not in DTYPES.values():
-        raise InvalidRequest(f"there is no dtype {dtype!r}.{did_you_mean(dtype, DTYPES)}", field="dtype")
-    if wanted == own.fingerprint.kv_dtype and own.is_lossy and not accept_loss:
-        raise InvalidRequest(
-            f"this KV was stored as {own.spec.dtype}; as {wanted}, the model's own dtype, nothing would say "
-            "any more that it is only nearly what the model made. Ask for fp32, or accept the loss "
-            "(--accept-loss)",
-            field="accept_loss",
-        )
-    return wanted
-
-
-def _check_scales(own: Manifest, shards: _Shards) -> None:
+def _check_scales(own: Manifest, shards: Shards) -> None:
     """Bytes of an engine's quantised KV stand for no numbers while its scales are not in the file."""
     if own.spec.dtype not in QUANTISED or own.is_lossy:
         return
@@ -238,27 +154,7 @@ def _check_scales(own: Manifest, shards: _Shards) -> None:
         )
 
 
-# ---------------------------------------------------------------------- doing it
-
-
-def _load(files: RankFiles) -> _Shards:
-    opened = [load(path) for path in files.paths]
-    for manifest, again in zip(files.manifests, opened, strict=True):
-        if again.manifest != manifest:
-            raise InvalidFile("a file changed while it was read", kind="corrupt")
-    return _Shards([each.kv for each in opened], [each.scales for each in opened])
-
-
-def _reshard(shards: _Shards, files: RankFiles, to: int) -> _Shards:
-    """The shards of as many devices, in the layout that they have."""
-    if to == len(shards.kv):
-        return shards
-    whole = replace(files.spec, num_kv_heads=files.num_kv_heads)
-    kv = reshard(shards.kv, whole, files.first.layout, to=to)
-    return _Shards(kv, reshard_scales(shards.scales, whole, to=to))
-
-
-def _write_all(place: Path, shards: _Shards, files: RankFiles, wanted: _Wanted) -> None:
+def _write_all(place: Path, shards: Shards, files: RankFiles, wanted: Wanted) -> None:
     """A file, or a folder of them."""
     is_folder = len(wanted.ranks) > 1
     if is_folder:
@@ -270,7 +166,7 @@ def _write_all(place: Path, shards: _Shards, files: RankFiles, wanted: _Wanted) 
 
 
 def _made(
-    kv: Any, scales: torch.Tensor | None, spec: KVSpec, rank: int, own: Manifest, wanted: _Wanted
+    kv: Any, scales: torch.Tensor | None, spec: KVSpec, rank: int, own: Manifest, wanted: Wanted
 ) -> memoryview:
     """One rank's file, in memory."""
     plan = plan_file(

@@ -212,7 +212,12 @@ def _fingerprint(text: bytes) -> Fingerprint:
     except InvalidRequest as error:
         version = json.loads(text)["version"]
         if type(version) is int and version >= 1 and error.field not in Fingerprint.classes():
-            raise InvalidFile(str(error), kind="newer") from error
+            # In words of our own: the error's have all that the file says, as it says it.
+            _newer(
+                f"a fingerprint of version {version:d}"
+                if error.field == "version"
+                else f"a fingerprint with {error.field!r:.50}"
+            )
         raise
 
 
@@ -236,4 +241,4 @@ def _spec(found: Mapping[str, Any]) -> KVSpec:
 
 
 def _newer(what: str) -> NoReturn:
-    raise InvalidFile(f"written by a newer kvsdk ({what}); update kvsdk to read it", kind="newer")
+    raise InvalidFile(f"written by a newer kvsdk ({what:.100}); update kvsdk to read it", kind="newer")

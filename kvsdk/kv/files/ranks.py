@@ -67,12 +67,22 @@ def read_ranks(source: str | os.PathLike[str]) -> RankFiles:
     """
     source = Path(source)
     if not os.path.isdir(source):  # False for whatever cannot be a path, too
-        manifest = load_manifest(source)
+        manifest = _manifest(source)
         return RankFiles(paths=(source,), manifests=(manifest,), num_kv_heads=manifest.spec.num_kv_heads)
     paths = tuple(rank_file(source, rank) for rank in range(_count(source)))
-    manifests = tuple(load_manifest(path) for path in paths)
+    manifests = tuple(map(_manifest, paths))
     _check(source, paths, manifests)
     return RankFiles(paths=paths, manifests=manifests, num_kv_heads=_heads(manifests))
+
+
+def _manifest(path: Path) -> Manifest:
+    try:
+        return load_manifest(path)
+    except InvalidFile as error:
+        if error.kind != "foreign":
+            raise
+        what = f"{error.detail}; kvsdk.kv.save writes one, and so does a store"
+        raise InvalidFile(what, kind=error.kind) from error
 
 
 def _count(folder: Path) -> int:
@@ -124,3 +134,42 @@ def _heads(manifests: Sequence[Manifest]) -> int:
         if not rest and all(sums[rank] == sums[rank - rank % copies] for rank in range(ranks)):
             return heads
     return ranks
+
+
+# ---------------------------------------------------------------------- where they go
+
+
+def check_target(source: Path, target: Path, *, force: bool) -> None:
+    """Whether something may be written there.
+
+    Args:
+        source: What is to be converted.
+        target: Where to.
+        force: Whether what is there may be replaced: a file, or a folder with nothing but files of ranks.
+
+    Raises:
+        InvalidRequest: It must not.
+    """
+    if not os.path.isdir(target.parent):
+        raise InvalidRequest(f"the folder of {target} does not exist", field="target")
+    old, new = source.resolve(), target.resolve()
+    if old == new or (os.path.exists(target) and target.samefile(source)):
+        raise InvalidRequest(f"{target} is what is to be converted; name another place", field="target")
+    if old in new.parents or new in old.parents:
+        raise InvalidRequest(
+            f"one of {source} and {target} lies in the other; name another place", field="target"
+        )
+    if not os.path.lexists(target):
+        return
+    if target.is_dir() and not _is_of_ranks(target):
+        raise InvalidRequest(
+            f"{target} is a folder with other things in it, which is never replaced; name another place",
+            field="target",
+        )
+    if not force:
+        raise InvalidRequest(f"{target} is there already; force (--force) replaces it", field="force")
+
+
+def _is_of_ranks(folder: Path) -> bool:
+    names = {path.name for path in folder.iterdir()}
+    return names == {rank_file(folder, rank).name for rank in range(len(names))}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from kvsdk._ids import new_id
 from kvsdk.errors import ConfigurationError, InvalidFile, InvalidRequest
 from kvsdk.kv.files.file import Opened, compress, file_bytes, open_file, plan_file, read_manifest
 from kvsdk.kv.files.header import header_bytes
 from kvsdk.kv.files.manifest import CODECS, NO_KEY, Manifest
+from kvsdk.kv.files.replacing import replacing, write
 from kvsdk.kv.identity.fingerprint import Fingerprint
 from kvsdk.kv.layouts.layout import Layout
 from kvsdk.kv.models.spec import KVSpec
@@ -20,8 +20,6 @@ from kvsdk.kv.moving.convert import convert
 
 if TYPE_CHECKING:
     import torch
-
-_sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 def save(
@@ -86,24 +84,29 @@ def load(path: str | os.PathLike[str]) -> Opened:
         InvalidFile: It is no file of kvsdk, or not what was written.
         ConfigurationError: It cannot be read, or the library for its codec is not installed.
     """
-    try:
-        with open(path, "rb") as file:
-            return open_file(_read(file))
-    except InvalidFile as error:
-        raise InvalidFile(f"{os.fspath(path)}: {error.detail}", kind=error.kind) from error
-    except OSError as error:
-        raise ConfigurationError(f"{os.fspath(path)} cannot be read: {error}") from error
+    with _reading(path) as file:
+        return open_file(_read(file))
 
 
 def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     """The manifest of a file, read from its header alone; raises as `load`."""
+    with _reading(path) as file:
+        return read_manifest(_read_header(file))
+
+
+@contextmanager
+def _reading(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
+    """The file, opened; what is wrong with it is said with its name."""
+    name = os.fspath(path)
     try:
         with open(path, "rb") as file:
-            return read_manifest(_read_header(file))
+            yield file
     except InvalidFile as error:
-        raise InvalidFile(f"{os.fspath(path)}: {error.detail}", kind=error.kind) from error
+        raise InvalidFile(f"{name}: {error.detail}", kind=error.kind) from error
     except OSError as error:
-        raise ConfigurationError(f"{os.fspath(path)} cannot be read: {error}") from error
+        raise ConfigurationError(f"{name} cannot be read: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise ConfigurationError(f"{name} cannot be read: there is not enough memory for it") from error
 
 
 def _read(file: BinaryIO) -> bytearray:
@@ -122,15 +125,8 @@ def _read_header(file: BinaryIO) -> bytes:
 
 
 def _write(path: Path, view: memoryview) -> None:
-    """Under another name in the same folder, then renamed once the disk has it."""
-    temporary = path.with_name(f".{new_id('tmp')}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(view)
-            file.flush()
-            _sync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise ConfigurationError(f"{path} cannot be written: {error}") from error
+    """Whole, or not at all."""
+    if path.is_dir():
+        raise ConfigurationError(f"{path} cannot be written: it is a folder")
+    with replacing(path) as place:
+        write(place, view)

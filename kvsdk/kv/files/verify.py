@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsdk.kv.files.ranks import RankFiles
-from kvsdk.kv.files.saving import load
+from kvsdk.kv.files.shards import Shards, load_shards, reshard_shards
 from kvsdk.kv.layouts.layout import Layout
 from kvsdk.kv.layouts.planes import plane
 from kvsdk.kv.models.spec import KVSpec
 from kvsdk.kv.moving.certificate import verify_equal
-from kvsdk.kv.moving.reshard import reshard
 
 if TYPE_CHECKING:
     import torch
@@ -62,15 +61,12 @@ class _Side(NamedTuple):
     spec: KVSpec
 
 
-def verify_files(
-    files: RankFiles, kv: Sequence[Any], scales: Sequence[torch.Tensor | None], others: RankFiles
-) -> Proof:
+def verify_files(files: RankFiles, shards: Shards, others: RankFiles) -> Proof:
     """Read other files and compare them with KV that was read before.
 
     Args:
         files: Where that KV is from.
-        kv: One per rank.
-        scales: Of quantised KV.
+        shards: That KV, one per rank.
         others: The other files, of whatever layout, block size, dtype and number of ranks.
 
     Raises:
@@ -82,12 +78,13 @@ def verify_files(
         if getattr(ours, name) != getattr(theirs, name):
             return Proof(fault=f"the {name} differs")
     others = replace(others, num_kv_heads=files.num_kv_heads)
-    opened = [load(path) for path in others.paths]
+    back = load_shards(others)
     if fault := _unequal_copies(others):
         return Proof(fault=fault)
-    back = _as_many(others, opened, len(files.paths))
-    sides = [_Side(*each, ours.layout, files.spec) for each in zip(kv, scales, strict=True)]
-    pairs = list(zip(sides, back, strict=True))
+    back = reshard_shards(back, others, to=len(files.paths))
+    spec = replace(others.spec, num_kv_heads=files.spec.num_kv_heads)
+    sides = _sides(shards, ours.layout, files.spec), _sides(back, theirs.layout, spec)
+    pairs = list(zip(*sides, strict=True))
     if files.spec.dtype != others.spec.dtype:
         return _compare_numbers(pairs, ours.num_tokens)
     return _compare_bytes(pairs, ours.num_tokens)
@@ -105,34 +102,8 @@ def _unequal_copies(files: RankFiles) -> str | None:
     return None
 
 
-def _as_many(files: RankFiles, opened: Sequence[Any], ranks: int) -> list[_Side]:
-    """The files' KV for so many devices."""
-    layout = files.first.layout
-    if ranks == len(opened):
-        return [_Side(each.kv, each.scales, layout, files.spec) for each in opened]
-    whole = replace(files.spec, num_kv_heads=files.num_kv_heads)
-    own = replace(whole, num_kv_heads=max(1, files.num_kv_heads // ranks))
-    kv = reshard([each.kv for each in opened], whole, layout, to=ranks)
-    scales = reshard_scales([each.scales for each in opened], whole, to=ranks)
-    return [_Side(*each, layout, own) for each in zip(kv, scales, strict=True)]
-
-
-def reshard_scales(
-    scales: Sequence[torch.Tensor | None], spec: KVSpec, *, to: int
-) -> list[torch.Tensor | None]:
-    """Scales `(layers, parts, heads)` for as many devices: they are divided as the heads are.
-
-    Args:
-        scales: One per device, or None where there are none.
-        spec: The whole model.
-        to: How many devices.
-    """
-    given = [each[:, :, None, :, None] for each in scales if each is not None]
-    if not given:
-        return [None] * to
-    as_kv = replace(spec, head_dim=1, head_dim_v=None, dtype="float32")
-    made = reshard(given, as_kv, "| layer kv token head dim", to=to)
-    return [each[:, :, 0, :, 0] for each in made]
+def _sides(shards: Shards, layout: str, spec: KVSpec) -> list[_Side]:
+    return [_Side(kv, scales, layout, spec) for kv, scales in zip(*shards, strict=True)]
 
 
 # ---------------------------------------------------------------------- the same dtype
