@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -136,3 +138,14 @@ def test_old_rows_at_corrected_prices(own: str, tmp_path: Path, capsys: pytest.C
     assert run("rerate", path, "--prices", own) == 0
     assert "0 of 2 rows have another cost" in capsys.readouterr().out
     assert run("rerate", str(tmp_path / "none.db")) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["prices"], ["prices", "--help"], ["prices", "--format", "csv"]])
+def test_output_that_nothing_takes_is_said_in_a_line(arguments: list[str]) -> None:
+    """A full disk behind a pipe or a file: status 1, and no traceback."""
+    command = [sys.executable, "-m", "kvsdk", *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "kvsdk: the output cannot be written: No space left on device\n"
