@@ -19,8 +19,9 @@ from kvsdk.store.tiers.tier import Hints
 
 @dataclass(slots=True)
 class _Taken:
-    """What has been laid out so far."""
+    """What has been laid out so far, and what had been removed before."""
 
+    since: int
     tokens: int = 0
     names: list[str] = field(default_factory=list)
     by_tier: Counter[str] = field(default_factory=Counter)
@@ -63,7 +64,7 @@ class Getter:
             target: Where it goes.
             root_of: The prompt's root under another identity, to say why nothing is there.
         """
-        taken = _Taken()
+        taken = _Taken(since=self._levels.removals)
         ended_by = self._take_all(prompt, target, taken)
         self._levels.touch(taken.names, Hints())
         if ended_by is not None and not taken.tokens:
@@ -116,7 +117,8 @@ class Getter:
         try:
             is_converted = target.take(result.image, chunk)
             if result.level and not result.is_pending:
-                self._levels.promote(chunk.name, result.data, Hints(depth_tokens=chunk.first), result.level)
+                own = Hints(depth_tokens=chunk.first)
+                self._levels.promote(chunk.name, result.data, own, result.level, since=taken.since)
         except Unconverted as error:
             level.guard.count("unconverted")
             return Miss(str(error), "unconverted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -93,7 +94,7 @@ class DiskPlace:
         """Entries, and bytes of all files, half-written ones too."""
         names = list(self._files.names())
         sizes = [self._files.measure(name) for name in names]
-        half = sum(file.stat().st_size for file in (self.path / "tmp").iterdir() if file.is_file())
+        half = sum(map(_size, (self.path / "tmp").iterdir()))
         return len(names), half + sum(measured.size for measured in sizes if measured is not None)
 
     def _chunk(self, name: str) -> ListedChunk | None:
@@ -206,6 +207,15 @@ def find_place(place: str, options: Mapping[str, Any]) -> Place:
 def _tokens(name: str) -> int | None:
     words = name.rpartition("/")[2].partition("-")[0]
     return int(words) if words.isdecimal() else None
+
+
+def _size(file: Path) -> int:
+    """A file's bytes; whoever writes it may be done with it meanwhile."""
+    try:
+        found = file.lstat()
+    except FileNotFoundError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def _identities(text: bytes) -> list[Identity]:

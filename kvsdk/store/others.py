@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from kvsdk.errors import KvsdkError
 from kvsdk.store.entries.identity import Identity
-from kvsdk.store.levels.levels import Level, Levels
+from kvsdk.store.levels.level import Level
+from kvsdk.store.levels.levels import Levels
 from kvsdk.store.tiers.buffers import BufferPool
 
 _PREFIX = "fp/"

@@ -15,8 +15,8 @@ from kvsdk.errors import InvalidFile
 from kvsdk.store.entries.chunks import Chunk
 from kvsdk.store.entries.images import Image, Images
 from kvsdk.store.levels.guard import TierUnavailable
-from kvsdk.store.levels.levels import Level, Levels
-from kvsdk.store.levels.workers import Workers
+from kvsdk.store.levels.level import Level
+from kvsdk.store.levels.levels import Levels
 from kvsdk.store.results import Miss
 from kvsdk.store.tiers.buffers import Buffer, BufferPool
 
@@ -51,6 +51,7 @@ class _Way:
 
     chunk: Chunk
     level: int = 0
+    is_over: bool = False
     problem: Miss | None = None
     answer: Future[Found | Miss] = field(default_factory=Future)
 
@@ -62,7 +63,6 @@ class Reader:
         levels: The tiers, fastest first.
         images: What checks and opens entries.
         pool: Where memory comes from.
-        workers: Threads for tiers that may block.
         ahead: How many chunks are looked for before the one that is being waited for is there.
         deadline_s: How long one chunk may take.
     """
@@ -72,7 +72,6 @@ class Reader:
         levels: Levels,
         images: Images,
         pool: BufferPool,
-        workers: Workers,
         *,
         ahead: int,
         deadline_s: float,
@@ -80,7 +79,6 @@ class Reader:
         self._levels = levels
         self._images = images
         self._pool = pool
-        self._workers = workers
         self._ahead = ahead
         self._deadline_s = deadline_s
 
@@ -101,30 +99,42 @@ class Reader:
                     return
         finally:
             for way in ways:
-                way.answer.add_done_callback(_let_go)
+                _abandon(way)
 
     def _begin(self, chunk: Chunk) -> _Way:
-        """Look in the tiers that answer at once; have a thread go on from there."""
         way = _Way(chunk)
-        while way.level < len(self._levels.all) and not self._levels.all[way.level].tier.may_block:
-            found = self._look(way)
-            if found is not None:
-                way.answer.set_result(found)
-                return way
-            way.level += 1
-        if way.level == len(self._levels.all):
-            way.answer.set_result(self._nothing(way))
-        else:
-            way.answer = self._workers.submit(lambda: self._go_on(way))
+        self._go_on(way)
         return way
 
-    def _go_on(self, way: _Way) -> Found | Miss:
+    def _go_on(self, way: _Way) -> None:
+        """Look in the tiers that answer at once; have a thread of the first that may not go on from there."""
         while way.level < len(self._levels.all):
-            found = self._look(way)
-            if found is not None:
-                return found
+            level = self._levels.all[way.level]
+            if level.tier.may_block:
+                level.workers.submit(lambda: self._look_and_go_on(way))
+                return
+            if self._is_there(way):
+                return
+        way.answer.set_result(self._nothing(way))
+
+    def _look_and_go_on(self, way: _Way) -> None:
+        try:
+            if not self._is_there(way):
+                self._go_on(way)
+        except BaseException as error:  # noqa: BLE001  it is raised where the answer is waited for
+            way.answer.set_exception(error)
+
+    def _is_there(self, way: _Way) -> bool:
+        """Look in one tier; if the chunk is not there, the next one is next. Nothing, once nobody waits."""
+        if way.is_over:
+            way.answer.set_result(self._nothing(way))
+            return True
+        found = self._look(way)
+        if found is None:
             way.level += 1
-        return self._nothing(way)
+            return False
+        way.answer.set_result(found)
+        return True
 
     def _look(self, way: _Way) -> Found | None:
         """What the tier has of the chunk, checked."""
@@ -146,6 +156,13 @@ class Reader:
             self._drop(level, name)
             way.problem = Miss(f"what the {level.guard.name} tier has is no good: {error}", "corrupt")
             return None
+        except Exception as error:  # noqa: BLE001  such as no memory to unpack it: it may be good, so it stays
+            data.release()
+            level.guard.count("unopened")
+            way.problem = Miss(
+                f"what the {level.guard.name} tier has cannot be opened: {error}", "unavailable"
+            )
+            return None
         except BaseException:
             data.release()
             raise
@@ -164,12 +181,18 @@ class Reader:
         try:
             return way.answer.result(self._deadline_s)
         except TimeoutError:
-            way.answer.add_done_callback(_let_go)
+            _abandon(way)
             level = self._levels.all[min(way.level, len(self._levels.all) - 1)]
-            return Miss(self._levels.stuck(level, "read"), "unavailable")
+            return Miss(level.stuck("read"), "unavailable")
+
+
+def _abandon(way: _Way) -> None:
+    """Nobody waits for it any more."""
+    way.is_over = True
+    way.answer.add_done_callback(_let_go)
 
 
 def _let_go(answer: Future[Found | Miss]) -> None:
-    """Release what nobody waits for any more."""
-    if not answer.cancelled() and answer.exception() is None and isinstance(found := answer.result(), Found):
+    """Release what came too late."""
+    if answer.exception() is None and isinstance(found := answer.result(), Found):
         found.release()

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from typing import Literal, Protocol, TypeVar
 
 from kvsdk.errors import InvalidFile, KvsdkError
 from kvsdk.kv.files.file import check_file
 from kvsdk.kv.identity.fingerprint import Fingerprint
 from kvsdk.store.entries.identity import Identity
+from kvsdk.store.levels.guard import TierUnavailable
 from kvsdk.store.tiers.buffers import Buffer, BufferPool
 from kvsdk.store.tiers.disk import Disk
 from kvsdk.store.tiers.disk_files import Files
@@ -20,6 +22,15 @@ from kvsdk.store.tiers.tier import Tier
 FileKind = Literal["truncated", "corrupt", "foreign", "newer"]
 ProblemKind = FileKind | Literal["unreadable"]
 Progress = Callable[[int, int], object]
+T = TypeVar("T")
+
+
+class Call(Protocol):
+    """A way to call a tier."""
+
+    def __call__(self, job: Callable[[], T], /) -> T:
+        """Do it in the tier."""
+
 
 _PREFIXES = ("kv/", "fp/")
 _NAME = re.compile(r"kv/([0-9a-f]{64})/([0-9]{1,3})-([0-9a-f]{64})")
@@ -64,8 +75,17 @@ class ScrubReport:
         return tuple(problem.name for problem in self.problems if problem.is_removed)
 
 
+def _directly(job: Callable[[], T], /) -> T:
+    return job()
+
+
 def scrub(
-    tier: Tier, *, pool: BufferPool | None = None, remove: bool = False, progress: Progress | None = None
+    tier: Tier,
+    *,
+    pool: BufferPool | None = None,
+    remove: bool = False,
+    progress: Progress | None = None,
+    call: Call = _directly,
 ) -> ScrubReport:
     """Read every entry of a tier and check all of it. Entries that go meanwhile are left out.
 
@@ -76,35 +96,39 @@ def scrub(
         pool: Where memory comes from; its own by default.
         remove: Whether to remove what is truncated, corrupt or foreign. What a newer kvsdk wrote stays.
         progress: Called with the number of entries that are done, and of all, before and after each.
+        call: How to call the tier. `TierUnavailable` says that it hangs: then the rest is left unread.
     """
     pool = pool or BufferPool()
     problems: list[Problem] = []
-    names = _names(tier, problems)
+    names = _names(tier, problems, call)
     entries = read_bytes = 0
     for done, name in enumerate(names):
         if progress is not None:
             progress(done, len(names))
-        found = _check(tier, name, pool)
+        try:
+            found = _check(tier, name, pool, call)
+        except TierUnavailable as error:
+            detail = f"{error}; the {len(names) - done - 1} after it were not read"
+            problems.append(Problem(name=name, kind="unreadable", detail=detail))
+            break
         if found is None:
             continue
         length, problem = found
         entries += length is not None
         read_bytes += length or 0
         if problem is not None:
-            problems.append(_removed(tier, problem) if remove else problem)
+            problems.append(_removed(tier, problem, call) if remove else problem)
     if progress is not None:
         progress(len(names), len(names))
     return ScrubReport(entries=entries, read_bytes=read_bytes, problems=tuple(problems))
 
 
-def _names(tier: Tier, problems: list[Problem]) -> list[str]:
+def _names(tier: Tier, problems: list[Problem], call: Call) -> list[str]:
     """What the tier lists; of a disk tier also files that have expired or that its index does not know."""
     found: list[str] = []
     for prefix in _PREFIXES:
         try:
-            names = {*tier.list(prefix)}
-            if isinstance(tier, Disk):
-                names |= {name for name in Files(tier.path).names() if name.startswith(prefix)}
+            names = call(partial(_listed, tier, prefix))
         except Exception as error:  # noqa: BLE001  whatever a tier raises: the report says it
             problems.append(Problem(name=prefix, kind="unreadable", detail=f"cannot be listed: {error}"))
         else:
@@ -112,10 +136,19 @@ def _names(tier: Tier, problems: list[Problem]) -> list[str]:
     return found
 
 
-def _check(tier: Tier, name: str, pool: BufferPool) -> tuple[int | None, Problem | None] | None:
+def _listed(tier: Tier, prefix: str) -> set[str]:
+    names = {*tier.list(prefix)}
+    if isinstance(tier, Disk):
+        names |= {name for name in Files(tier.path).names() if name.startswith(prefix)}
+    return names
+
+
+def _check(tier: Tier, name: str, pool: BufferPool, call: Call) -> tuple[int | None, Problem | None] | None:
     """An entry's size, if it can be read, and what is wrong; None where it is not there any more."""
     try:
-        data = _read(tier, name, pool)
+        data = call(lambda: _read(tier, name, pool))
+    except TierUnavailable:
+        raise
     except Exception as error:  # noqa: BLE001  as above
         return None, Problem(name=name, kind="unreadable", detail=str(error))
     if data is None:
@@ -177,11 +210,11 @@ def _is_newer(text: bytes, error: KvsdkError) -> bool:
     return type(version) is int and version >= 1 and field is not None and field not in Fingerprint.classes()
 
 
-def _removed(tier: Tier, problem: Problem) -> Problem:
+def _removed(tier: Tier, problem: Problem, call: Call) -> Problem:
     if problem.kind not in _REMOVABLE:
         return problem
     try:
-        tier.remove(problem.name)
+        call(lambda: tier.remove(problem.name))
     except Exception as error:  # noqa: BLE001  as above
         return replace(problem, detail=f"{problem.detail}; it cannot be removed: {error}")
     return replace(problem, is_removed=True)

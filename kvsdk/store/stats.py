@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvsdk.resilience.breaker import State
-from kvsdk.store.levels.levels import Level, Levels
+from kvsdk.store.levels.level import Level
+from kvsdk.store.levels.levels import Levels
 from kvsdk.store.results import Hit, Miss, Stored
 from kvsdk.store.tiers.tier import TierStats
 
@@ -21,8 +22,9 @@ class LevelStats:
         holds: What it holds; None where it did not answer.
         breaker: Whether it is asked at all.
         waiting_bytes: What is not written to it yet.
-        counts: What happened, by name: `failures`, `not_asked` (breaker open), `corrupt`, `unconverted`,
-            `dropped` (no room in the queue), `no_room` (in the tier), `written_bytes`, `writing_us`.
+        counts: What happened, by name: `failures`, `not_asked` (breaker open), `corrupt`, `unopened` (no
+            memory to open it), `unconverted`, `dropped` (no room in the queue), `left_out` (uses that were
+            not noted, since too much waits), `no_room` (in the tier), `written_bytes`, `writing_us`.
     """
 
     holds: TierStats | None

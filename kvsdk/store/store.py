@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import atexit
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvsdk.errors import ConfigurationError, InvalidRequest
+from kvsdk.errors import ConfigurationError
 from kvsdk.kv.identity.fingerprint import Fingerprint
 from kvsdk.kv.identity.hashing import TokenIds, pack_tokens
 from kvsdk.kv.layouts.layout import Layout
 from kvsdk.kv.models.spec import KVSpec
-from kvsdk.prompt import TTL_SECONDS
 from kvsdk.store.entries.chunks import Prompt
 from kvsdk.store.entries.ends import Source, Target
+from kvsdk.store.entries.hinting import check_session, hints_of
 from kvsdk.store.entries.identity import Digest, Identity, Media
 from kvsdk.store.entries.images import Images
 from kvsdk.store.entries.known import Known
 from kvsdk.store.getting import Getter
 from kvsdk.store.levels.levels import Levels
-from kvsdk.store.levels.workers import Workers
 from kvsdk.store.putting import Putter
 from kvsdk.store.reading import Reader
 from kvsdk.store.results import Hit, Miss, Stored
 from kvsdk.store.scrub import ScrubReport, scrub
 from kvsdk.store.stats import Counts, StoreStats
 from kvsdk.store.tiers.buffers import BufferPool
-from kvsdk.store.tiers.tier import Hints, PolicyName, Size, Tier, parse_size
+from kvsdk.store.tiers.tier import PolicyName, Size, Tier, parse_size
 
 _AHEAD = 4
 """Chunks that are read at once: more gained nothing on one disk (`bench/store.py`)."""
@@ -40,7 +41,8 @@ class KVStore:
     fingerprint, tenant, LoRA and media, so that prompts share what they begin with. `put` writes to memory at
     once and to the other tiers behind; `get` finds the longest prefix that is there, checks every byte,
     converts it where the layout or block size differs, and proves the conversion. Nothing that fails in a
-    tier is raised: it is a `Miss`, or a shorter `Hit`, and counted in `stats()`.
+    tier is raised: it is a `Miss`, or a shorter `Hit`, and counted in `stats()`. After a fork, open
+    another one.
 
     Args:
         tiers: `Memory(...)`, `Disk(...)`, `Object(...)` or others, fastest first; the store's from now on.
@@ -78,6 +80,8 @@ class KVStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._closed = True  # until all arguments are good
+        self._closing = threading.RLock()
+        self._process = os.getpid()
         self._identity = Identity(fingerprint=fingerprint, rank=rank, dtype=dtype, codec=codec)
         self._identity.digest()  # says which field is unknown
         self._spec = spec
@@ -86,19 +90,16 @@ class KVStore:
         self._counts = Counts()
         self._pool = BufferPool(parse_size(spare_memory, "spare_memory"))
         self._images = Images(self._identity, self._pool)
-        self._workers = Workers(_AHEAD, "kvsdk-store")
         self._levels = Levels(
             list(tiers),
             self._pool,
-            self._workers,
+            threads=_AHEAD,
             policy=policy,
             clock=clock,
             queue_bytes=parse_size(queue, "queue"),
             deadline_s=deadline_s,
         )
-        reader = Reader(
-            self._levels, self._images, self._pool, self._workers, ahead=_AHEAD, deadline_s=deadline_s
-        )
+        reader = Reader(self._levels, self._images, self._pool, ahead=_AHEAD, deadline_s=deadline_s)
         self._putter = Putter(self._identity, self._levels, self._images, self._pool)
         self._getter = Getter(self._identity, self._levels, reader)
         self._known = Known()
@@ -138,7 +139,7 @@ class KVStore:
             tenant: Whose it is: tenants never share.
             lora: Digest of the adapter.
             media: Digests of images and the like, or `(position, digest)`, in order.
-            session: Who will want it again; until `end_session` others go first.
+            session: The name of who will want it again; until `end_session` others go first.
             ttl: How long it may be served, `"5m"`, `"1h"` or seconds; None for as long as there is room. Kept
                 by memory and disk tiers; an object tier forgets by age (`Object(max_age_s=...)`).
             pin: Whether it must stay until `unpin` or its session's end.
@@ -148,7 +149,7 @@ class KVStore:
             Unsupported: The model has layers whose state is no KV per token.
         """
         prompt = self._prompt(tokens, tenant, lora, media)
-        hints = Hints(session=session, expires_at=self._expires_at(ttl), pinned=pin)
+        hints = hints_of(session, ttl, pin, self._clock())
         source = Source.of(kv, layout, blocks, prompt.tokens, spec=self._spec, fingerprint=self.fingerprint)
         stored = self._putter.put(prompt, source, hints)
         self._known.learn(prompt, stored.tokens)
@@ -208,14 +209,18 @@ class KVStore:
 
     def remove(
         self, tokens: TokenIds, *, tenant: str | None = None, lora: Digest | None = None, media: Media = ()
-    ) -> None:
-        """Forget a prompt's chunks, pinned or not, in every tier.
+    ) -> bool:
+        """Forget a prompt's chunks, pinned or not, in every tier; they are gone when this returns.
 
         Other prompts that begin with them lose them too.
+
+        Returns:
+            False where a tier has failed or did not answer in time: there they may still be.
         """
         prompt = self._prompt(tokens, tenant, lora, media)
-        self._levels.each("remove", lambda tier: [tier.remove(name) for name in prompt.names])
+        is_done = self._levels.remove(prompt.names)
         self._known.learn(prompt, 0)
+        return is_done
 
     def unpin(
         self, tokens: TokenIds, *, tenant: str | None = None, lora: Digest | None = None, media: Media = ()
@@ -227,7 +232,8 @@ class KVStore:
     def end_session(self, session: str) -> None:
         """The session is over: its pins are lifted, and what only it used is no longer kept before others."""
         self._check_open()
-        self._levels.each("end a session", lambda tier: tier.end_session(session))
+        name = check_session(session)
+        self._levels.each("end a session", lambda tier: tier.end_session(name))
 
     def resize(self, tier: str, capacity: Size) -> None:
         """Set how much fits into a tier from now on; what is too much is evicted at once.
@@ -239,9 +245,10 @@ class KVStore:
         Raises:
             InvalidRequest: There is no such tier, or that is no size.
             Unsupported: The tier has no capacity of its own.
+            ConfigurationError: The tier has failed to.
         """
         self._check_open()
-        self._levels.find(tier).tier.resize(parse_size(capacity))
+        self._levels.resize(tier, parse_size(capacity))
 
     def collect(self) -> int:
         """Remove what has expired and what nobody finished or refers to; how many entries."""
@@ -259,7 +266,7 @@ class KVStore:
         self.flush(self._deadline_s)
         reports = {}
         for level in self._levels.all:
-            found = scrub(level.tier, pool=self._pool, remove=remove)
+            found = scrub(level.tier, pool=self._pool, remove=remove, call=level.call)
             if found.removed:
                 level.guard.count("corrupt", len(found.removed))
             reports[level.guard.name] = found
@@ -271,21 +278,28 @@ class KVStore:
         return self._counts.stats(self._levels)
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Return when everything that was put is written and survives a power cut; False where time was up.
+        """Return when everything that was put is written and survives a power cut.
 
         What a tier did not take is not written; `stats()` says how much.
+
+        Args:
+            timeout_s: How long to wait; None for as long as something moves.
+
+        Returns:
+            False where it may not survive: time was up, a tier hangs or could not sync.
         """
         self._check_open()
         return self._levels.flush(timeout_s)
 
     def close(self) -> None:
         """Write what waits and let go of the tiers; done at exit too. Safe to call again."""
-        if self._closed:
+        if self._process != os.getpid():
             return
-        atexit.unregister(self.close)
-        self._levels.close(self._deadline_s)
-        self._workers.close()
-        self._closed = True
+        with self._closing:  # whoever comes second waits until it is done
+            if not self._closed:
+                self._closed = True
+                atexit.unregister(self.close)
+                self._levels.close(self._deadline_s)
 
     def __enter__(self) -> KVStore:
         return self
@@ -298,15 +312,8 @@ class KVStore:
         root = self._identity.root(tenant=tenant, lora=lora, media=media)
         return Prompt.of(pack_tokens(tokens), root)
 
-    def _expires_at(self, ttl: str | float | None) -> float | None:
-        if ttl is None:
-            return None
-        seconds = TTL_SECONDS.get(ttl) if isinstance(ttl, str) else ttl
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-            known = ", ".join(map(repr, TTL_SECONDS))
-            raise InvalidRequest(f"ttl is {known} or seconds above 0, not {ttl!r}", field="ttl")
-        return self._clock() + seconds
-
     def _check_open(self) -> None:
+        if self._process != os.getpid():
+            raise ConfigurationError("the store was opened before a fork; open one in this process")
         if self._closed:
             raise ConfigurationError("the store is closed")

@@ -76,6 +76,19 @@ class HintTests(TierFixtures):
         assert read(hinted, pool, NAME) is None
 
     @pytest.mark.parametrize("by", ["put", "touch"])
+    def test_it_says_until_when(self, tier: Tier, pool: BufferPool, clock: Clock, by: str) -> None:
+        """The latest that was said of it; None for ever, where it is not there, where that is not kept."""
+        start = clock.now
+        assert tier.expiry(NAME) is None
+        assert keep(tier, pool, NAME, b"1", Hints(expires_at=start + 10))
+        assert keep(tier, pool, OTHER, b"2")
+        assert tier.expiry(NAME) == (start + 10 if self.keeps_hints else None)
+        for after_s in (30, 20):
+            _say(tier, pool, by, Hints(expires_at=start + after_s))
+            assert tier.expiry(NAME) == (start + 30 if self.keeps_hints else None)
+        assert tier.expiry(OTHER) is None
+
+    @pytest.mark.parametrize("by", ["put", "touch"])
     def test_what_is_pinned_stays(self, hinted: Tier, pool: BufferPool, by: str) -> None:
         """However much else comes; and goes like the others once it is unpinned."""
         self._need_capacity(hinted)

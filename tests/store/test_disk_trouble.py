@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from disk_check import check_agreement, files_of, query
 from disk_using import Opener, put, read
-from kvsdk.errors import InvalidRequest
+from kvsdk.errors import ConfigurationError, InvalidRequest
 from kvsdk.store.tiers.buffers import BufferPool
 from kvsdk.store.tiers.disk import Disk
 from kvsdk.store.tiers.disk_files import Files
@@ -394,3 +394,39 @@ def test_a_file_system_that_is_really_full(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert 8 <= int(done.stdout) <= 15
+
+
+@pytest.mark.parametrize("what", ["index", "folder"])
+def test_what_was_deleted_under_it_is_made_anew(
+    opened: Opener, pool: BufferPool, root: Path, what: str
+) -> None:
+    """The tier goes on, and with whoever opens the folder afterwards it shares one index and one quota."""
+    first = opened(10_000)
+    put(first, pool, NAME, 100)
+    if what == "folder":
+        shutil.rmtree(root)
+    for file in root.glob("index.db*"):
+        file.unlink()
+    there = [NAME] if what == "index" else []
+    assert read(first, pool, NAME) == (content_of(NAME, 100) if there else None)
+    second = opened()
+    put(first, pool, "kv/0/256-cd", 100)
+    put(second, pool, "kv/0/256-ef", 100)
+    assert first.list("") == second.list("") == [*there, "kv/0/256-cd", "kv/0/256-ef"]
+    assert first.stats() == second.stats()
+    assert second.stats().capacity_bytes == 10_000
+    assert check_agreement(root, users=2) == first.list("")
+
+
+def test_a_folder_that_cannot_be_made_anew(opened: Opener, pool: BufferPool, root: Path) -> None:
+    """It is an error at each call, no file of anybody's is closed by it, and it heals."""
+    tier = opened(10_000)
+    put(tier, pool, NAME, 100)
+    shutil.rmtree(root)
+    root.write_bytes(b"a file")
+    for _ in range(3):
+        with pytest.raises(ConfigurationError, match="cannot be used as a store's folder"):
+            tier.contains([NAME])
+    root.unlink()
+    put(tier, pool, NAME, 100)
+    assert check_agreement(root, users=1) == [NAME]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,11 @@ def test_the_longest_stored_prefix_comes_back(data: st.DataObject) -> None:
         ({"ttl": "1d"}, "ttl is '5m'"),
         ({"ttl": 0}, "ttl is '5m'"),
         ({"ttl": True}, "ttl is '5m'"),
+        ({"ttl": float("nan")}, "ttl is '5m'"),
+        ({"session": 5}, "session is a name, not a int"),
+        ({"session": "\ud800"}, "session is a name without lone surrogates"),
+        ({"pin": "no"}, "pin is True or False, not 'no'"),
+        ({"pin": 1}, "pin is True or False, not 1"),
         ({"tenant": 5}, "tenant_salt is text or bytes"),
         ({"lora": 5}, "lora is text or bytes"),
         ({"media": [(5, b"a"), (4, b"b")]}, r"media\[1\] is at a position from 5 on"),
@@ -315,7 +321,10 @@ def test_a_wrong_put_is_refused_and_nothing_is_kept(
         ),
         ({"layout": "vllm/0.26+", "out": [torch.zeros(44, 2, 16, 128)] * 4}, "float32, the fingerprint says"),
         (
-            {"layout": "vllm/0.26+", "out": [torch.zeros(44, 1, 16, 128, dtype=torch.float16)] * 4},
+            {
+                "layout": "vllm/0.26+",
+                "out": [torch.zeros(44, 1, 16, 128, dtype=torch.float16) for _ in range(4)],
+            },
             "4 layers, 1 KV heads of 64 and 64",
         ),
         (
@@ -373,6 +382,44 @@ def test_a_closed_store_says_so(make_store: StoreMaker) -> None:
     store.close()
     with pytest.raises(ConfigurationError, match="closed"):
         store.get(TOKENS)
+
+
+def test_a_wrong_session_does_not_end(make_store: StoreMaker) -> None:
+    """No tier is asked, so none has failed."""
+    store = make_store(Memory("1MiB"))
+    for name, says in (({}, "not a dict"), (None, "not a NoneType"), ("\ud800", "surrogates")):
+        with pytest.raises(InvalidRequest, match=says):
+            store.end_session(name)
+    assert store.stats().tiers["memory"].counts == {}
+
+
+def test_a_time_beyond_all_numbers_is_for_ever(make_store: StoreMaker) -> None:
+    """It has no place in a float."""
+    store = make_store(Memory("64MiB"), clock=lambda: 1e12)
+    store.put(TOKENS, KV, ttl=10**400)
+    assert store.get(TOKENS).tokens == 700
+
+
+def test_a_fork_needs_a_store_of_its_own(make_store: StoreMaker, tmp_path: Path) -> None:
+    """Its threads are not there, so it says so at once; the parent's goes on, and closing does nothing."""
+    store = make_store(Memory("64MiB"), Disk(tmp_path, "64MiB"))
+    store.put(TOKENS, KV)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            store.get(TOKENS)
+        except ConfigurationError as error:
+            os.write(write, str(error).encode())
+        finally:
+            store.close()
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        assert said.read() == "the store was opened before a fork; open one in this process"
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.get(TOKENS).tokens == 700
+    assert store.flush(10)
 
 
 def test_no_tokens_are_nothing(make_store: StoreMaker) -> None:

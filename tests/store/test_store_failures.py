@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kv_samples import SPEC, first, is_equal, kv_of, prompt
 from kvsdk.kv import Fingerprint
 from kvsdk.store import Disk, Hit, KVStore, Memory, Miss, Object
+from kvsdk.store.tiers.buffers import Buffer, BufferPool
 from kvsdk.testing import FaultyTier, SlowTier
 from store_makers import StoreMaker
 
@@ -81,6 +82,26 @@ def test_whatever_byte_is_wrong_nothing_wrong_is_served(data: st.DataObject, tmp
         store.put(TOKENS, KV)
         store.flush()
         assert is_equal(store.get(TOKENS).kv, KV)
+
+
+def test_without_memory_to_unpack_it_is_a_miss(make_store: StoreMaker) -> None:
+    """The entry is none the worse for it, and is served when there is memory again."""
+
+    class Empty(BufferPool):
+        def take(self, size: int) -> Buffer:
+            raise MemoryError(f"no {size} bytes")
+
+    store = make_store(Memory("64MiB"), codec="zstd")
+    store.put(TOKENS, KV)
+    images = store._images
+    whole, images._scratch = images._scratch, Empty()
+    miss = store.get(TOKENS)
+    assert isinstance(miss, Miss)
+    assert miss.kind == "unavailable"
+    assert "the memory tier has cannot be opened: no " in miss.reason
+    assert store.stats().tiers["memory"].counts == {"unopened": 3}  # all that were looked for
+    images._scratch = whole
+    assert is_equal(store.get(TOKENS).kv, KV)
 
 
 def test_the_next_tier_has_what_this_one_has_spoilt(make_store: StoreMaker, tmp_path: Path) -> None:
@@ -270,6 +291,28 @@ def test_what_expires_on_disk_expires_in_memory_too(make_store: StoreMaker, tmp_
     store = make_store(Memory("64MiB"), Disk(tmp_path, "64MiB"), clock=clock)
     assert store.get(TOKENS).tokens_by_tier == {"disk": 600}
     assert store.get(TOKENS).tokens_by_tier == {"memory": 600}
+    now[0] += 301
+    assert not store.get(TOKENS)
+
+
+@pytest.mark.parametrize("why", ["cannot be asked", "is gone"])
+def test_what_may_expire_unseen_is_not_kept_above(
+    make_store: StoreMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Where the disk does not say until when a chunk may be served, memory does not get it."""
+    now = [1000.0]
+    clock = lambda: now[0]  # noqa: E731
+    with make_store(Disk(tmp_path, "64MiB"), clock=clock) as store:
+        store.put(TOKENS, KV, ttl="5m")
+    tier = FaultyTier(Disk(tmp_path, "64MiB"))
+    store = make_store(Memory("64MiB"), tier, clock=clock)
+    if why == "cannot be asked":
+        tier.fail(OSError(errno.EIO, "broken"), on="expiry")
+    else:  # it goes right after it was read
+        expiry = tier.expiry
+        monkeypatch.setattr(tier, "expiry", lambda name: tier.remove(name) and expiry(name))
+    assert store.get(TOKENS).tokens_by_tier == {"disk": 600}
+    assert store._levels.all[0].tier.list("kv/") == []
     now[0] += 301
     assert not store.get(TOKENS)
 

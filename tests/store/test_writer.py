@@ -116,6 +116,130 @@ def test_one_entry_may_be_larger_than_the_queue() -> None:
     assert writer.put(OTHER, pool.take(1), Hints())
 
 
+def test_what_waits_is_counted_by_the_memory_it_takes() -> None:
+    """An entry of 5 bytes takes 64 KiB, so of a queue of 200 KiB three fit."""
+    tier, pool = open_tier(), BufferPool()
+    stuck = tier.stick(on="put")
+    writer = Writer(Guard(tier), limit_bytes=200 << 10, patience_s=5)
+    names = [f"kv/{number}" for number in range(4)]
+    taken = [writer.put(name, pool.take(5), Hints(), patience_s=0.0) for name in names]
+    assert taken == [True, True, True, False]
+    assert writer.waiting_bytes == 15
+    stuck.release.set()
+    assert writer.flush(10)
+
+
+def test_two_that_wait_to_put_one_entry_put_it_once() -> None:
+    """Both waited for room when neither had put it; the memory of both is given back."""
+    tier, pool = open_tier(), BufferPool()
+    stuck = tier.stick(on="put")
+    counting = CountingTier(tier)
+    writer = Writer(Guard(counting), limit_bytes=1, patience_s=30)
+    first = pool.take(5)
+    writer.put(OTHER, first, Hints())
+    first.release()
+    assert stuck.entered.wait(10)
+    done: list[bool] = []
+
+    def put() -> None:
+        data = pool.take(5)
+        done.append(writer.put(NAME, data, Hints()))
+        data.release()
+
+    waiting = [threading.Thread(target=put) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    while len(writer._changed._waiters) < 2:  # type: ignore[attr-defined]  # both wait for room
+        threading.Event().wait(0.001)
+    stuck.release.set()
+    for thread in waiting:
+        thread.join()
+    assert writer.flush(10)
+    assert done == [True, True]
+    assert (counting.count("put"), writer.waiting_bytes) == (2, 0)
+    for name in (NAME, OTHER):
+        assert tier.remove(name)
+    assert pool.used_bytes == 0
+
+
+def test_a_panic_is_a_failure_like_others() -> None:
+    """What panics in a Rust library is no `Exception`: the thread lives on, and the next entry is written."""
+
+    class Panic(BaseException):
+        pass
+
+    def panic() -> None:
+        raise Panic("deep inside")
+
+    tier, pool = open_tier(), BufferPool()
+    guard = Guard(tier)
+    with pytest.raises(TierUnavailable, match="deep inside"):
+        guard.run("read", panic)
+    writer = Writer(guard, limit_bytes=1 << 20, patience_s=5)
+    writer.later("panic", panic)
+    data = pool.take(5)
+    writer.put(NAME, data, Hints())
+    data.release()
+    assert writer.flush(10)
+    assert tier.list("kv/") == [NAME]
+    assert guard.counts()["failures"] == 2
+
+
+def test_an_interrupt_is_the_callers() -> None:
+    """It comes through as it is, and the tier may be asked again."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    guard = Guard(open_tier(), failures=1, rest_s=0.0)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            guard.run("read", interrupted)
+    assert guard.run("read", lambda: 5) == 5
+
+
+def test_a_put_that_waited_in_vain_is_the_last_to_wait() -> None:
+    """Until something moves, entries that find no room are dropped at once, though the tier answers."""
+    tier, pool = open_tier(), BufferPool()
+    stuck = tier.stick(on="put")
+    guard = Guard(tier)
+    writer = Writer(guard, limit_bytes=1, patience_s=0.05)
+    writer.put(NAME, pool.take(5), Hints())
+    assert stuck.entered.wait(10)
+    assert not writer.put(OTHER, pool.take(5), Hints())
+    writer._patience_s = 1e6
+    for _ in range(5):
+        guard.run("look up", lambda: tier.contains([OTHER]))
+        assert not writer.put(OTHER, pool.take(5), Hints())
+    assert guard.counts() == {"failures": 1, "dropped": 6}
+    stuck.release.set()
+    assert writer.flush(10)
+    assert writer.put(OTHER, pool.take(5), Hints())
+
+
+def test_a_removal_goes_before_what_waits() -> None:
+    """What is being written when it is asked for is removed after that; what waited is not written at all."""
+    faulty = open_tier()
+    tier, pool = CountingTier(faulty), BufferPool()
+    stuck = faulty.stick(on="put", times=1)
+    writer = Writer(Guard(tier), limit_bytes=1 << 30, patience_s=5)
+    for name in (NAME, OTHER, "kv/0"):
+        data = pool.take(5)
+        writer.put(name, data, Hints())
+        data.release()
+    assert stuck.entered.wait(10)
+    answers = [writer.remove(NAME), writer.remove(OTHER)]
+    assert writer.names() == ["kv/0"]
+    assert writer.find(NAME) is None
+    stuck.release.set()
+    assert [answer.result(10) for answer in answers] == [True, True]
+    assert writer.flush(10)
+    assert faulty.list("kv/") == ["kv/0"]
+    assert tier.count("put") == 2
+    faulty.remove("kv/0")
+    assert (pool.used_bytes, writer.waiting_bytes) == (0, 0)
+
+
 def test_a_guard_raises_one_error_only() -> None:
     """Whatever the tier raises, with the tier's own as its cause; open, it asks no more."""
     guard = Guard(open_tier(), failures=2)
@@ -146,6 +270,16 @@ def test_workers_give_results_and_errors() -> None:
     with pytest.raises(ZeroDivisionError):
         failing.result(10)
     workers.close()
+
+
+def test_workers_that_are_closed_do_what_comes_late() -> None:
+    """A call that began before the end gets its answer, at once."""
+    workers = Workers(1, "test")
+    assert workers.submit(lambda: 1).result(10) == 1
+    workers.close()
+    workers.close()
+    workers.replace()
+    assert workers.submit(lambda: 2).result(10) == 2
 
 
 def test_a_stuck_worker_is_replaced() -> None:

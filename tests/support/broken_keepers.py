@@ -193,6 +193,32 @@ class KeepsForEverWhatIsUsed(HintedTier):
                 self.hints[name] = self.merged(self.of(name), hints)
 
 
+@fails("test_it_says_until_when")
+class SaysNothingOfExpiry(HintedTier):
+    def expiry(self, name: str) -> float | None:
+        return None
+
+
+@fails("test_it_says_until_when")
+class SaysTheFirstExpiry(HintedTier):
+    def __init__(self, place: dict[str, bytes]) -> None:
+        super().__init__(place)
+        self.first: dict[str, float | None] = {}
+
+    def put(self, name: str, data: Buffer, hints: Hints) -> bool:
+        self.first.setdefault(name, hints.expires_at)
+        return super().put(name, data, hints)
+
+    def expiry(self, name: str) -> float | None:
+        return self.first.get(name)
+
+
+@fails("test_it_says_until_when")
+class SaysThatAllExpires(HintedTier):
+    def expiry(self, name: str) -> float | None:
+        return super().expiry(name) or self.clock()
+
+
 @fails("test_what_is_pinned_stays")
 class PinsNothing(HintedTier):
     def merged(self, old: Hints, new: Hints) -> Hints:

@@ -100,6 +100,9 @@ class HintedTier(DictTier):
             for name, there in zip(names, super().contains(names), strict=True)
         ]
 
+    def expiry(self, name: str) -> float | None:
+        return self.of(check_name(name)).expires_at
+
     def remove(self, name: str) -> bool:
         with self.lock:
             self.hints.pop(check_name(name), None)

@@ -18,6 +18,7 @@ from kvsdk.kv.moving.convert import QUANTISED, convert
 from kvsdk.kv.moving.sides import Side
 from kvsdk.store.entries.chunks import CHUNK_TOKENS, Chunk, part_of
 from kvsdk.store.entries.images import Image
+from kvsdk.store.entries.tensors import check_apart, check_tensors
 
 _DEFAULT_BLOCK = 16
 _UNPAGED = {"mha": "layer kv | batch head token dim", "mla": "layer | token latent"}
@@ -51,8 +52,8 @@ class Source:
         """Check what was given.
 
         Raises:
-            InvalidRequest: The tensors do not fit the layout, the fingerprint's dtype, or have no room for
-                so many tokens.
+            InvalidRequest: The tensors do not fit the layout, the fingerprint's dtype or each other, or have
+                no room for so many tokens.
             Unsupported: The model has layers whose state is no KV per token.
         """
         lying = Layout.of(layout)
@@ -60,6 +61,7 @@ class Source:
         found.require_movable()
         side = Side(kv, lying, found, blocks)
         side.check(tokens, "kv")
+        check_tensors(side, tokens, "kv")
         if lying.is_paged and CHUNK_TOKENS % found.block_size:
             waiting = _same(kv, lying, _UNPAGED[found.kind], found, src_blocks=blocks, num_tokens=tokens)
             return cls(waiting, Layout.of(_UNPAGED[found.kind]), found, None)
@@ -82,7 +84,7 @@ class Target:
         fingerprint: Ours.
 
     Raises:
-        InvalidRequest: `out` does not fit, or has no room for the prompt's tokens.
+        InvalidRequest: `out` does not fit, has no room for the prompt's tokens, or one place for several.
     """
 
     def __init__(
@@ -108,7 +110,10 @@ class Target:
         if out is not None:
             self._expected = _spec_of(out, self._layout, spec, fingerprint)
             self._block_size = self._expected.block_size
-            Side(out, self._layout, self._expected, blocks).check(tokens, "out")
+            side = Side(out, self._layout, self._expected, blocks)
+            side.check(tokens, "out")
+            check_tensors(side, tokens, "out")
+            check_apart(out, blocks and blocks[: -(-tokens // self._block_size)])
 
     @property
     def _is_odd(self) -> bool:

@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+_NOT_THE_TIERS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What comes from outside while a tier works."""
+
 
 class TierUnavailable(Exception):
     """A tier failed, or is not asked for a while since it failed before."""
@@ -53,13 +56,15 @@ class Guard:
             raise TierUnavailable(str(error)) from error
         try:
             result = job()
-        except Exception as error:
+        except BaseException as error:  # what panics in Rust is no Exception
             self.fail(what, error)
+            if isinstance(error, _NOT_THE_TIERS):
+                raise
             raise TierUnavailable(f"the {self.name} tier failed to {what}: {error}") from error
         self.breaker.succeed()
         return result
 
-    def fail(self, what: str, error: Exception | str) -> None:
+    def fail(self, what: str, error: BaseException | str) -> None:
         """Count a failure; of a call that did not come back too."""
         self.breaker.fail()
         self.count("failures")

@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from kvsdk.errors import InvalidRequest
-from kvsdk.store.levels.guard import Guard, TierUnavailable
-from kvsdk.store.levels.workers import Workers
-from kvsdk.store.levels.writer import Writer
+from kvsdk.errors import ConfigurationError, InvalidRequest, KvsdkError
+from kvsdk.store.levels.level import Job, Level
 from kvsdk.store.tiers.buffers import Buffer, BufferPool
 from kvsdk.store.tiers.tier import Hints, PolicyName, Tier
 
-Job = Callable[[Tier], Any]
-
-
-class Level:
-    """One tier, its breaker and its queue. The writer is None where a put is done at once.
-
-    Attributes:
-        guard: The tier behind its breaker.
-        writer: What writes to it in the background.
-    """
-
-    def __init__(self, tier: Tier, *, queue_bytes: int, deadline_s: float) -> None:
-        self.guard = Guard(tier)
-        self.writer = (
-            Writer(self.guard, limit_bytes=queue_bytes, patience_s=deadline_s) if tier.may_block else None
-        )
-
-    @property
-    def tier(self) -> Tier:
-        """The tier itself."""
-        return self.guard.tier
-
-    def put(self, name: str, data: Buffer, hints: Hints, *, patience_s: float | None = None) -> None:
-        """Keep an entry, now or behind; what does not work is counted."""
-        if self.writer is not None:
-            self.writer.put(name, data, hints, patience_s=patience_s)
-            return
-        if self.now("put", lambda tier: tier.put(name, data, hints)) is False:
-            self.guard.count("no_room")
-
-    def later(self, what: str, job: Job) -> None:
-        """Have something done in the tier, in its turn."""
-        if self.writer is not None:
-            self.writer.later(what, lambda: job(self.tier))
-        else:
-            self.now(what, job)
-
-    def now(self, what: str, job: Job, default: Any = None) -> Any:
-        """Do something in the tier; the default where that fails."""
-        try:
-            return self.guard.run(what, lambda: job(self.tier))
-        except TierUnavailable:
-            return default
+_UNKNOWN = object()
 
 
 class Levels:
@@ -66,7 +23,7 @@ class Levels:
     Args:
         tiers: Ready to be opened; they are the store's from now on.
         pool: Where memory comes from.
-        workers: Threads for what may block.
+        threads: How many calls of one tier may be under way, if they may block.
         policy: Which entries go first.
         clock: Seconds since 1970.
         queue_bytes: How much may wait for each tier.
@@ -81,8 +38,8 @@ class Levels:
         self,
         tiers: Sequence[Tier],
         pool: BufferPool,
-        workers: Workers,
         *,
+        threads: int,
         policy: PolicyName,
         clock: Callable[[], float],
         queue_bytes: int,
@@ -98,9 +55,12 @@ class Levels:
         if policy not in ("lru", "hints"):
             raise InvalidRequest(f"policy is 'lru' or 'hints', not {policy!r}", field="policy")
         self._pool = pool
-        self._workers = workers
         self._deadline_s = deadline_s
-        self.all = [Level(tier, queue_bytes=queue_bytes, deadline_s=deadline_s) for tier in tiers]
+        self._lock = threading.Lock()
+        self._removing = 0
+        self._removals = 0
+        sizes: dict[str, Any] = {"threads": threads, "queue_bytes": queue_bytes, "deadline_s": deadline_s}
+        self.all = [Level(tier, **sizes) for tier in tiers]
         for at, level in enumerate(self.all):
             try:
                 level.tier.open(policy=policy, clock=clock)
@@ -108,23 +68,28 @@ class Levels:
                 self._close(self.all[:at])
                 raise
 
-    def ask(self, level: Level, what: str, job: Job, default: Any = None) -> Any:
-        """Do something in a tier, with a deadline if it may block; the default where that fails."""
+    def ask(
+        self, level: Level, what: str, job: Job, default: Any = None, *, within_s: float | None = None
+    ) -> Any:
+        """Do something in a tier, with a deadline if it may block; the default where that fails.
+
+        Args:
+            level: The tier.
+            what: In words.
+            job: What.
+            default: The answer where there is none.
+            within_s: How long to wait, if less than the deadline: then the tier has not failed.
+        """
         if not level.tier.may_block:
             return level.now(what, job, default)
-        future = self._workers.submit(lambda: level.now(what, job, default))
+        future = level.workers.submit(lambda: level.now(what, job, default))
+        is_short = within_s is not None and within_s < self._deadline_s
         try:
-            return future.result(self._deadline_s)
+            return future.result(within_s if is_short else self._deadline_s)
         except TimeoutError:
-            self.stuck(level, what)
+            if not is_short:
+                level.stuck(what)
             return default
-
-    def stuck(self, level: Level, what: str) -> str:
-        """A thread did not come back from this tier; gives the reason in words."""
-        self._workers.replace()
-        why = f"no answer within {self._deadline_s:g} s"
-        level.guard.fail(what, why)
-        return f"the {level.guard.name} tier failed to {what}: {why}"
 
     def holding(self, names: Sequence[str]) -> dict[str, set[int]]:
         """Which tiers have each entry, or will have it.
@@ -178,21 +143,69 @@ class Levels:
             if only is None or at in only:
                 level.put(name, data, hints)
 
-    def promote(self, name: str, data: Buffer, hints: Hints, below: int) -> None:
-        """Keep what a lower tier had in the tiers above it, as long as there, if there is room at once."""
-        expires_at = self.ask(self.all[below], "look up", lambda tier: tier.expiry(name))
-        for level in self.all[:below]:
-            level.put(name, data, replace(hints, expires_at=expires_at), patience_s=0.0)
+    def promote(self, name: str, data: Buffer, hints: Hints, below: int, *, since: int) -> None:
+        """Keep what a lower tier had in the tiers above it, as long as there, if there is room at once.
+
+        Not where that tier does not say until when, nor where something was removed meanwhile: it might be
+        this.
+
+        Args:
+            name: The entry's.
+            data: Its bytes.
+            hints: What is known of it.
+            below: The number of the tier that had it.
+            since: What `removals` was before it was read.
+        """
+        expires_at = self.ask(self.all[below], "look up", lambda tier: _expiry(tier, name), _UNKNOWN)
+        if expires_at is _UNKNOWN:
+            return
+        kept = replace(hints, expires_at=cast("float | None", expires_at))
+        with self._lock:
+            if self._removing or self._removals != since:
+                return
+            for level in self.all[:below]:
+                level.put(name, data, kept, patience_s=0.0)
+
+    @property
+    def removals(self) -> int:
+        """Goes up whenever something is removed."""
+        return self._removals
+
+    def remove(self, names: Sequence[str]) -> bool:
+        """Remove entries from every tier, the lowest first, so that none comes up again.
+
+        Returns:
+            False where a tier has failed, or did not answer in time.
+        """
+        with self._lock:
+            self._removing += 1
+            self._removals += 1
+        try:
+            done = [self._remove(level, names) for level in reversed(self.all)]
+            return all(done)
+        finally:
+            with self._lock:
+                self._removing -= 1
+                self._removals += 1
+
+    def _remove(self, level: Level, names: Sequence[str]) -> bool:
+        asked = [level.remove(name) for name in names]
+        try:
+            return all(answer.result(self._deadline_s) for answer in asked)
+        except TimeoutError:
+            level.guard.fail("remove", f"no answer within {self._deadline_s:g} s")
+            return False
 
     def touch(self, names: Sequence[str], hints: Hints) -> None:
         """These were used now."""
         if names:
-            self.each("touch", lambda tier: tier.touch(names, hints))
+            is_bare = hints == Hints()
+            self.each("touch", lambda tier: tier.touch(names, hints), may_be_left_out=is_bare)
 
-    def each(self, what: str, job: Job) -> None:
+    def each(self, what: str, job: Job, *, may_be_left_out: bool = False) -> None:
         """Have something done in every tier, in its turn."""
         for level in self.all:
-            level.later(what, job)
+            level.later(what, job, may_be_left_out=may_be_left_out)
 
     def find(self, name: str) -> Level:
         """A tier by its name."""
@@ -202,15 +215,30 @@ class Levels:
         known = ", ".join(level.guard.name for level in self.all)
         raise InvalidRequest(f"there is no tier {name!r}, only {known}", field="tier")
 
+    def resize(self, name: str, capacity_bytes: int) -> None:
+        """Set how much fits into a tier.
+
+        Raises:
+            InvalidRequest: There is no such tier.
+            Unsupported: It has no capacity of its own.
+            ConfigurationError: It has failed to.
+        """
+        level = self.find(name)
+        try:
+            level.call(lambda: level.tier.resize(capacity_bytes))
+        except KvsdkError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(f"the {name} tier could not be resized: {error}") from error
+
     def flush(self, timeout_s: float | None) -> bool:
-        """Write what waits, everywhere, and have it survive a power cut; False where time was up."""
+        """Write what waits, everywhere, and have it survive a power cut; False where it may not."""
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         done = True
         for level in self.all:
             if level.writer is not None:
-                left_s = None if ends_at is None else max(0.0, ends_at - time.monotonic())
-                done = level.writer.flush(left_s) and done
-            self.ask(level, "sync", lambda tier: tier.sync())
+                done = level.writer.flush(_left_s(ends_at)) and done
+            done = self.ask(level, "sync", _sync, False, within_s=_left_s(ends_at)) and done
         return done
 
     def close(self, timeout_s: float) -> bool:
@@ -224,3 +252,20 @@ class Levels:
             if level.writer is not None:
                 level.writer.close(0.0)
             self.ask(level, "close", lambda tier: tier.close())
+            level.workers.close()
+
+
+def _sync(tier: Tier) -> bool:
+    tier.sync()
+    return True
+
+
+def _left_s(ends_at: float | None) -> float | None:
+    return None if ends_at is None else max(0.0, ends_at - time.monotonic())
+
+
+def _expiry(tier: Tier, name: str) -> object:
+    """Until when an entry may be served; unknown of one that is gone."""
+    expires_at = tier.expiry(name)
+    is_known = expires_at is not None or tier.is_remote or tier.contains([name])[0]
+    return expires_at if is_known else _UNKNOWN

@@ -25,27 +25,33 @@ class Workers:
         self._name = name
         self._wanted = count
         self._running = 0
+        self._closed = False
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Run it when a thread is free."""
+        """Run it when a thread is free; after `close` in a thread of its own."""
         future: Future[T] = Future()
         with self._lock:
+            if self._closed:
+                threading.Thread(target=_do, args=(future, job), name=self._name, daemon=True).start()
+                return future
             if self._running < self._wanted:
                 self._start()
-        self._jobs.put((future, job))
+            self._jobs.put((future, job))
         return future
 
     def replace(self) -> None:
         """One thread is stuck: have another in its place."""
         with self._lock:
-            self._start()
+            if not self._closed:
+                self._start()
 
     def close(self) -> None:
         """End the threads that are not stuck; jobs that are still waiting are run first."""
         with self._lock:
-            self._wanted = 0
-            for _ in range(self._running):
-                self._jobs.put(None)
+            if not self._closed:
+                self._closed = True
+                for _ in range(self._running):
+                    self._jobs.put(None)
 
     def _start(self) -> None:
         self._running += 1
@@ -53,13 +59,16 @@ class Workers:
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
-            future, job = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                result = job()
-            except BaseException as error:  # noqa: BLE001  it is the caller's, whatever it is
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-            del item, future, job
+            _do(*item)
+            del item
+
+
+def _do(future: Future[Any], job: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = job()
+    except BaseException as error:  # noqa: BLE001  it is the caller's, whatever it is
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -58,6 +58,10 @@ class Bucket:
             return ask()
         except (BaseError, OSError, ValueError) as error:
             ours = failure(error, f"{self.shown}: cannot {doing}", self.scheme, self.secrets)
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            ours = failure(error, f"{self.shown}: cannot {doing}", self.scheme, self.secrets)
         raise ours
 
 
@@ -80,12 +84,17 @@ def connect(url: str, timeout_s: float, options: Mapping[str, Any]) -> Bucket:
     except (BaseError, OSError, ValueError, TypeError) as error:
         words = plain_words(error, secrets)
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # obstore's way to refuse some of the options
+        if not _is_panic(error):  # obstore's way to refuse some of the options
             raise
         words = f"an option among {', '.join(sorted(options))} is not taken"
     else:
         return Bucket(scheme=scheme, shown=shown, store=store, secrets=secrets)
     raise InvalidRequest(f"Object({shown!r}): {words}", field="url")
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether obstore's Rust has panicked; that is no Exception in Python."""
+    return type(error).__name__ == "PanicException"
 
 
 def check_seconds(value: float, field: str) -> float:

@@ -224,24 +224,27 @@ class Disk(Tier):
         return Folder(self._new_files(), self._policy, self._clock, self._capacity_bytes, self._counts)
 
     def _now(self) -> Folder:
-        """The folder, opened by this process.
+        """The folder, opened by this process, and again where it or its index was deleted meanwhile.
 
         Raises:
             InvalidRequest: The tier is not open.
+            ConfigurationError: The folder cannot be used any more.
         """
         folder = self._folder
-        if folder is not None and folder.process != os.getpid():
+        if folder is not None and not folder.is_in_place():
             with self._lock:
                 folder = self._folder
-                if folder is not None and folder.process != os.getpid():
+                if folder is not None and not folder.is_in_place():
+                    self._folder = self._enter()
                     self._leave(folder)
-                    self._folder = folder = self._enter()
+                    folder = self._folder
         if folder is None:
             raise InvalidRequest(f"the disk tier at {self.path} is closed, or not opened yet")
         return folder
 
     def _leave(self, folder: Folder) -> None:
-        folder.leave_to_parent()
+        """Use it no more; what is under way in it goes on, so it is not closed."""
+        folder.leave()
         self._left_behind.append(folder)
 
     def _put(self, folder: Folder, name: str, data: Buffer, hints: Hints) -> bool:

@@ -82,9 +82,21 @@ class Folder:
         self._database.close()
         self._owner.release()
 
-    def leave_to_parent(self) -> None:
-        """In a process that was forked: this is the parent's. SQLite must not even close it here: keep it."""
-        self._owner.leave_to_parent()
+    def is_in_place(self) -> bool:
+        """Whether this process opened it, and its index is still the one that lies there."""
+        if self.process != os.getpid():
+            return False
+        try:
+            return _which(self.files.index) == self._index_file
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def leave(self) -> None:
+        """Not used any more, but not closed.
+
+        In a process that was forked this is the parent's, and SQLite must not even close it here: keep it.
+        """
+        self._owner.leave()
 
     @property
     def owner(self) -> str:
@@ -136,6 +148,7 @@ class Folder:
         self._owner = Owner(self.files.owners)
         try:
             self._database = self._open_database()
+            self._index_file = _which(self.files.index)
         except BaseException:
             self._owner.release()
             raise
@@ -178,3 +191,9 @@ class Folder:
         for file in dead:
             file.unlink(missing_ok=True)
         return count, bool(dead) or count > 0
+
+
+def _which(path: str) -> tuple[int, int]:
+    """Which file lies there."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino

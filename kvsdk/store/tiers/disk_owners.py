@@ -39,8 +39,8 @@ class Owner:
             os.unlink(self._file)
         os.close(self._descriptor)
 
-    def leave_to_parent(self) -> None:
-        """In a process that was forked: the lock is the parent's, and must not outlive it here."""
+    def leave(self) -> None:
+        """Let go of the lock. After a fork it is the parent's, and must not outlive it here."""
         os.close(self._descriptor)
 
 

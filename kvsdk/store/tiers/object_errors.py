@@ -62,7 +62,7 @@ def plain_words(error: BaseException, secrets: tuple[str, ...]) -> str:
     return excerpt(_QUERY.sub("", text), 300)
 
 
-def failure(error: Exception, doing: str, scheme: str, secrets: tuple[str, ...]) -> BackendError:
+def failure(error: BaseException, doing: str, scheme: str, secrets: tuple[str, ...]) -> BackendError:
     """The error of ours that says what went wrong."""
     status = _STATUS.search(str(error))
     code = int(status.group(1)) if status else None
@@ -70,7 +70,7 @@ def failure(error: Exception, doing: str, scheme: str, secrets: tuple[str, ...])
     return kind(f"{doing}: {plain_words(error, secrets)}", backend=scheme, status=code)
 
 
-def _kind(error: Exception, status: int | None) -> type[BackendError]:
+def _kind(error: BaseException, status: int | None) -> type[BackendError]:
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return AuthenticationFailed
     if status is not None:
