@@ -18,7 +18,7 @@ from kvsdk.store.entries.chunks import Prompt
 from kvsdk.store.entries.ends import Source, Target
 from kvsdk.store.entries.hinting import check_session, hints_of
 from kvsdk.store.entries.identity import Digest, Identity, Media
-from kvsdk.store.entries.images import Images
+from kvsdk.store.entries.images import LOSSY, Images
 from kvsdk.store.entries.known import Known
 from kvsdk.store.getting import Getter
 from kvsdk.store.levels.levels import Levels
@@ -82,7 +82,8 @@ class KVStore:
         self._closed = True  # until all arguments are good
         self._closing = threading.RLock()
         self._process = os.getpid()
-        self._identity = Identity(fingerprint=fingerprint, rank=rank, dtype=dtype, codec=codec)
+        stored_in = LOSSY.get(str(dtype), dtype)  # by any of its names it is the same
+        self._identity = Identity(fingerprint=fingerprint, rank=rank, dtype=stored_in, codec=codec)
         self._identity.digest()  # says which field is unknown
         self._spec = spec
         self._clock = clock

@@ -142,6 +142,13 @@ def test_compressed_entries_are_the_same(make_store: StoreMaker, tiers: list[Any
     assert is_equal(hit.kv, KV)
 
 
+def test_a_dtype_is_the_same_by_both_of_its_names(make_store: StoreMaker, tmp_path: Path) -> None:
+    """What was put as `fp8_e4m3` is served as `float8_e4m3fn`."""
+    with make_store(Disk(tmp_path, "64MiB"), dtype="fp8_e4m3") as store:
+        store.put(TOKENS, KV)
+    assert make_store(Disk(tmp_path, "64MiB"), dtype="float8_e4m3fn").get(TOKENS).tokens == 300
+
+
 @pytest.mark.parametrize("options", [{"dtype": "fp8_e4m3"}, {"codec": "zstd"}])
 def test_forms_of_storing_are_apart(make_store: StoreMaker, place: Any, options: dict[str, Any]) -> None:
     """A store of whole KV never serves lossy KV, nor the other way round, and each says why."""

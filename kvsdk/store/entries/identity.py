@@ -89,7 +89,9 @@ class Identity:
             found = json.loads(text)
             fingerprint = Fingerprint.from_json(json.dumps(found.pop("fingerprint")))
             return cls(fingerprint=fingerprint, **found)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except KeyError:
+            raise InvalidRequest("this is no record of a fingerprint: it has none", field="fp") from None
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidRequest(f"this is no record of a fingerprint: {error}", field="fp") from error
 
     def explain(self, other: Identity) -> str:

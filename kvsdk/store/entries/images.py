@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from kvsdk.store.entries.ends import Source
 
-_LOSSY = {"fp8_e4m3": "float8_e4m3fn", "float8_e4m3fn": "float8_e4m3fn"}
+LOSSY = {"fp8_e4m3": "float8_e4m3fn", "float8_e4m3fn": "float8_e4m3fn"}
+"""What KV may be stored in instead of its own dtype, by the names that callers use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,11 +179,11 @@ def _notes(ours: Fingerprint, theirs: Fingerprint) -> tuple[str, ...]:
 def _lossy(identity: Identity) -> str | None:
     if identity.dtype is None:
         return None
-    if identity.dtype not in _LOSSY:
-        raise InvalidRequest(f"dtype is {', '.join(_LOSSY)} or None, not {identity.dtype!r}", field="dtype")
+    if identity.dtype not in LOSSY:
+        raise InvalidRequest(f"dtype is {', '.join(LOSSY)} or None, not {identity.dtype!r}", field="dtype")
     if identity.fingerprint.kv_dtype in QUANTISED:
         raise InvalidRequest("the KV is quantised already", field="dtype")
-    return _LOSSY[identity.dtype]
+    return LOSSY[identity.dtype]
 
 
 def _check_codec(codec: str) -> None:
