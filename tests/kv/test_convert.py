@@ -130,6 +130,21 @@ def test_the_cpu_layout_comes_as_the_engine_has_it() -> None:
     assert read(made, "hf/dynamic", SPEC, 11, None) == read(kv, "vllm/0.26+cpu", SPEC, 11, None)
 
 
+@pytest.mark.parametrize(("mine", "theirs"), [(2, 8), (8, 4), (4, 4)])
+def test_tiles_of_two_sizes_fit(mine: int, theirs: int) -> None:
+    """Each in whole ones of the other: an element is `[head, dim // x, token, dim % x]`."""
+    spec = replace(SPEC, num_layers=1)
+    layout = "layer kv | block head dim/x token x"
+    kv, out = (
+        [[number(torch.empty(3, 3, 8 // x, 4, x, dtype=torch.float16)) for _ in range(2)]]
+        for x in (mine, theirs)
+    )
+    convert(kv, layout, layout, spec, src_blocks=[2, 0, 1], out=out)
+    for ours, before in zip(out[0], kv[0], strict=True):
+        plain = [tensor.transpose(2, 3).reshape(3, 3, 4, 8) for tensor in (ours, before)]
+        assert torch.equal(plain[0], plain[1][[2, 0, 1]])
+
+
 def test_mla_moves_between_block_sizes() -> None:
     """One latent per token, whatever the blocks."""
     spec = KVSpec(num_layers=2, num_kv_heads=1, head_dim=6, dtype="bfloat16", block_size=4, kind="mla")
@@ -171,6 +186,22 @@ def test_fp8_comes_with_scales_and_goes_back(dst: str) -> None:
     assert tensors(again)[0].dtype == torch.float8_e4m3fn
 
 
+@pytest.mark.parametrize("dst", ["hf/dynamic", "trtllm", "lmcache/2ltd", "vllm/paged-v0"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn"])
+def test_no_tokens_become_none(dst: str, dtype: str) -> None:
+    """Scales of nothing are 0, and a destination stays as it was."""
+    spec = replace(SPEC, head_dim=16)
+    out = filled(dst, replace(spec, dtype=dtype), 4)
+    before = [tensor.to(torch.float32) for tensor in tensors(out)]
+    kv = filled("hf/dynamic", spec, 4)
+    made = convert(kv, "hf/dynamic", dst, spec, num_tokens=0, dtype=dtype, out=out)
+    if dtype == "float8_e4m3fn":
+        made, scales = made
+        assert torch.equal(scales, torch.zeros(2, 2, 3))
+    for ours, theirs in zip(tensors(made), before, strict=True):
+        assert torch.equal(ours.to(torch.float32), theirs)
+
+
 def test_a_head_of_zeros_has_a_scale_of_zero() -> None:
     """And comes back as zeros, never as NaN."""
     kv = [tuple(torch.zeros(1, 3, 4, 8, dtype=torch.float16) for _ in range(2)) for _ in range(2)]
@@ -206,7 +237,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"scales": torch.ones(2, 2, 3)}, "has no scales"),
     ({"spec": replace(SPEC, num_kv_heads=4)}, "the axis head has 3 elements, the spec says 4"),
     ({"spec": replace(SPEC, num_layers=3)}, "no sequence by layer with an entry 2"),
-    ({"spec": replace(SPEC, dtype="float8_e4m3fn")}, "needs scales"),
+    ({"spec": replace(SPEC, dtype="bfloat16")}, "tensor is torch.float16, the spec says torch.bfloat16"),
+    ({"spec": replace(SPEC, dtype="float32")}, "tensor is torch.float16, the spec says torch.float32"),
     ({"spec": replace(SPEC, kind="mla", num_kv_heads=1)}, "latent"),
     ({"src_layout": "vllm/paged-v0"}, "axes"),
     ({"src_layout": 5}, "a layout is a name"),
@@ -226,6 +258,100 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> No
     kv = filled("trtllm", SPEC, 12)
     with pytest.raises(InvalidRequest, match=words):
         convert(kv, **arguments)
+
+
+@pytest.mark.parametrize("scales", [None, torch.ones(2, 3)])
+def test_fp8_without_a_scale_for_each_head_is_refused(scales: torch.Tensor | None) -> None:
+    """With the shape that they have."""
+    spec = replace(SPEC, dtype="float8_e4m3fn")
+    kv = allocate(Layout.of("trtllm"), spec, tokens=4)
+    with pytest.raises(InvalidRequest, match=r"needs scales of shape \(2, 2, 3\)"):
+        convert(kv, "trtllm", "hf/dynamic", spec, scales=scales)
+
+
+def test_a_destination_of_another_dtype_is_refused() -> None:
+    """Nothing is cast that was not asked for."""
+    out = allocate(Layout.of("hf/dynamic"), replace(SPEC, dtype="float32"), tokens=12)
+    with pytest.raises(InvalidRequest, match=r"tensor is torch.float32, the spec says torch.float16"):
+        convert(filled("trtllm", SPEC, 12), "trtllm", "hf/dynamic", SPEC, out=out)
+
+
+# ---------------------------------------------------------------------- memory that is shared
+
+
+def test_a_conversion_in_place_is_refused() -> None:
+    """Whole or in part, in one layout and from one into another; nothing was written."""
+    memory = number(torch.empty(2 * 6 * 2 * 4 * 3 * 8, dtype=torch.float16))
+    before = memory.clone()
+    kv = list(memory.view(2, 6, 2, 4, 3, 8))
+    other = list(memory.view(2, 6, 2, 3, 4, 8))
+    shifted = list(memory[2 * 4 * 3 * 8 :][: 2 * 5 * 2 * 4 * 3 * 8].view(2, 5, 2, 4, 3, 8))
+    for layout, out, ids in (
+        ("vllm/0.23-0.25", kv, [1, 2, 0]),
+        ("trtllm", other, [3, 4, 5]),
+        ("vllm/0.23-0.25", shifted, [3, 4, 2]),
+    ):
+        with pytest.raises(InvalidRequest, match="out lies in memory that is still to be read"):
+            convert(kv, "vllm/0.23-0.25", layout, SPEC, src_blocks=[0, 1, 2], dst_blocks=ids, out=out)
+    assert torch.equal(memory, before)
+
+
+def test_a_cast_in_place_is_refused() -> None:
+    """Though elements have one size."""
+    memory = number(torch.empty(2, 3, 2, 3, 4, 8, dtype=torch.float16))
+    out = list(memory.view(torch.bfloat16))
+    with pytest.raises(InvalidRequest, match="out lies in memory"):
+        convert(list(memory), "trtllm", "trtllm", SPEC, dtype="bfloat16", out=out)
+
+
+def test_blocks_of_a_pool_may_be_copied_to_others_of_it() -> None:
+    """The source's are as before."""
+    kv, old = filled("vllm/0.26+", SPEC, 24), filled("vllm/0.26+", SPEC, 24)
+    convert(kv, "vllm/0.26+", "vllm/0.26+", SPEC, src_blocks=[4, 1], dst_blocks=[0, 5], out=kv)
+    for ours, theirs in zip(kv, old, strict=True):
+        assert torch.equal(ours, theirs[[4, 1, 2, 3, 4, 1]])
+
+
+def test_memory_side_by_side_is_not_shared() -> None:
+    """Source and destination may be halves of one tensor."""
+    memory = number(torch.empty(2, 2, 3, 2, 3, 4, 8, dtype=torch.float16))
+    convert(list(memory[0]), "trtllm", "trtllm", SPEC, src_blocks=[1, 2, 0], out=list(memory[1]))
+    assert torch.equal(memory[1], memory[0][:, [1, 2, 0]])
+
+
+def test_a_block_is_not_written_twice() -> None:
+    """It would have what came last; a source's block may be read twice."""
+    kv, out = filled("trtllm", SPEC, 12), filled("trtllm", SPEC, 12)
+    with pytest.raises(InvalidRequest, match="dst_blocks has block 2 more than once"):
+        convert(kv, "trtllm", "trtllm", SPEC, dst_blocks=[2, 0, 2], out=out)
+    convert(kv, "trtllm", "trtllm", SPEC, src_blocks=[1, 1, 0], dst_blocks=[2, 0, 1], out=out)
+    assert torch.equal(out[0], kv[0][[1, 0, 1]])
+
+
+# ---------------------------------------------------------------------- tensors as engines have them
+
+
+def test_fp8_that_an_engine_keeps_in_bytes_is_fp8() -> None:
+    """The bytes are the same numbers, moved and cast."""
+    spec = replace(SPEC, dtype="float8_e4m3fn")
+    kv = [torch.randn(3, 2, 3, 4, 8).to(torch.float8_e4m3fn) for _ in range(2)]
+    raw = [tensor.view(torch.uint8) for tensor in kv]
+    scales = torch.rand(2, 2, 3)
+    for dtype in ("float16", None):
+        made = convert(raw, "trtllm", "hf/dynamic", spec, scales=scales, dtype=dtype)
+        wanted = convert(kv, "trtllm", "hf/dynamic", spec, scales=scales, dtype=dtype)
+        made, wanted = (made, wanted) if dtype else (made[0], wanted[0])
+        for ours, theirs in zip(tensors(made), tensors(wanted), strict=True):
+            assert torch.equal(ours.to(torch.float32), theirs.to(torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_kv_of_a_model_that_is_trained_is_copied_without_its_gradient(dtype: str | None) -> None:
+    """As it comes out of a forward pass without `no_grad`."""
+    kv = [tensor.requires_grad_() for tensor in filled("trtllm", SPEC, 12)]
+    made = convert(kv, "trtllm", "hf/dynamic", SPEC, src_blocks=[2, 0, 1], dtype=dtype)
+    assert not any(tensor.requires_grad for tensor in tensors(made))
+    assert torch.equal(made[0][0][0, :, :4], kv[0][2, 0].detach().to(made[0][0].dtype))
 
 
 def test_an_unknown_name_is_its_own_error() -> None:

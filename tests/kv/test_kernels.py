@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,15 +100,16 @@ def test_both_cut_heads_alike(name: str) -> None:
         assert same_bits(again, reshard(shards, spec, name, to=4))
 
 
-def test_a_destination_need_not_be_aligned() -> None:
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_destination_need_not_be_aligned(dtype: str) -> None:
     """A sequence that begins at the second byte of a line takes what would otherwise pass the cache by."""
     spec = replace(SPEC, num_kv_heads=2, head_dim=32)
     kv = number([(torch.empty(1, 2, 32, 32, dtype=torch.float16),) * 2 for _ in range(2)])
-    store = torch.empty(2 * 2 * 32 * 2 * 32 + 1, dtype=torch.float16)
+    store = torch.empty(2 * 2 * 32 * 2 * 32 + 1, dtype=getattr(torch, dtype))
     out = store[1:].view(2, 2, 32, 64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fast, "STREAM_BYTES", 0)
-        made = convert(kv, "hf/dynamic", "lmcache/2ltd", spec, out=out)
+        made = convert(kv, "hf/dynamic", "lmcache/2ltd", spec, out=out, dtype=dtype)
     assert read(made, "lmcache/2ltd", spec, 32, None) == read(kv, "hf/dynamic", spec, 32, None)
 
 
@@ -157,9 +160,50 @@ def test_both_cast_every_number_alike(one: str, other: str, dst: str) -> None:
     made, plain = both(kv, "hf/dynamic", dst, spec, dtype=other, **options)
     if other == "float8_e4m3fn":
         (made, scales), (plain, plain_scales) = made, plain
-        assert torch.equal(scales.isnan(), plain_scales.isnan())
         assert scales.isnan().all()
+        assert same_bits(scales, plain_scales)
     assert same_bits(made, plain)
+
+
+@needs_numba
+@pytest.mark.parametrize("stream_bytes", [0, 1 << 40])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_both_cast_the_same_bytes(stream_bytes: int, data: st.DataObject) -> None:
+    """Any two layouts, dtypes and sizes, blocks anywhere; numbers of every kind, or finite ones alone."""
+    src, dst = data.draw(st.sampled_from(sorted(PLACES))), data.draw(st.sampled_from(sorted(PLACES)))
+    one, other = data.draw(st.permutations(FLOATS))[:2]
+    is_tiled = "vllm/paged-v0" in (src, dst)
+    spec = KVSpec(
+        num_layers=data.draw(st.integers(1, 3)),
+        num_kv_heads=data.draw(st.integers(1, 4)),
+        head_dim=data.draw(st.sampled_from([16, 32, 80, 128] if is_tiled else [1, 5, 8, 12, 16, 80, 128])),
+        dtype=one,
+        block_size=data.draw(st.sampled_from([1, 3, 4, 8, 16, 32])),
+    )
+    new = replace(spec, block_size=data.draw(st.sampled_from([spec.block_size, 6, 16])), dtype=other)
+    tokens = data.draw(st.integers(0, 70))
+    options: dict[str, Any] = {"num_tokens": tokens, "dst_block_size": new.block_size, "dtype": other}
+    for side, name, size in (("src", src, spec.block_size), ("dst", dst, new.block_size)):
+        if Layout.of(name).is_paged:
+            blocks = -(-tokens // size)
+            options[f"{side}_blocks"] = data.draw(st.permutations(range(blocks + 2)))[:blocks]
+    if one == "float8_e4m3fn":
+        options["scales"] = torch.rand(spec.num_layers, 2, spec.num_kv_heads) * 3
+    kv = noise(allocate(Layout.of(src), spec, tokens=tokens + 2 * spec.block_size))
+    if data.draw(st.booleans()):
+        for tensor in tensors(kv):
+            tensor.copy_(tensor.to(torch.float32).nan_to_num(0.0, 1.0, -1.0))
+    outs = [noise(allocate(Layout.of(dst), new, tokens=tokens + 2 * new.block_size)) for _ in range(2)]
+    for first, second in zip(*map(tensors, outs), strict=True):
+        second.view(torch.uint8).copy_(first.view(torch.uint8))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fast, "STREAM_BYTES", stream_bytes)
+        made = convert(kv, src, dst, spec, out=outs[0], **options)
+    with fast.off():
+        plain = convert(kv, src, dst, spec, out=outs[1], **options)
+    assert same_bits(made, plain)
+    assert same_bits(*outs)
 
 
 @needs_numba
@@ -228,19 +272,72 @@ def test_the_import_loads_no_library() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_numba_need_not_be_installed() -> None:
-    """Without it the same conversion is done by torch and numpy."""
-    code = """
-import sys
-sys.modules["numba"] = None
-import torch
+CONVERSION = """
+import threading, torch
 from kvsdk.kv import KVSpec, convert
 from kvsdk.kv.moving import fast
 spec = KVSpec(num_layers=1, num_kv_heads=2, head_dim=8, dtype="float16", block_size=4)
 kv = [torch.arange(2 * 3 * 4 * 2 * 8).reshape(2, 3, 4, 2, 8).to(torch.float16)]
-made = convert(kv, "vllm/<=0.22", "hf/dynamic", spec, src_blocks=[2, 0])
 expected = torch.cat([kv[0][0, 2], kv[0][0, 0]]).permute(1, 0, 2)
-print(fast.is_on(), torch.equal(made[0][0][0], expected))
+found = []
+def work():
+    start.wait()
+    made = convert(kv, "vllm/<=0.22", "hf/dynamic", spec, src_blocks=[2, 0], dtype="float32")
+    found.append(torch.equal(made[0][0][0], expected.float()))
+    made = convert(kv, "vllm/<=0.22", "hf/dynamic", spec, src_blocks=[2, 0])
+    found.append(torch.equal(made[0][0][0], expected))
+start = threading.Barrier(3)
+threads = [threading.Thread(target=work) for _ in range(3)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(fast.is_on(), found == [True] * 6)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "False True", done.stderr
+
+
+def in_a_new_process(code: str, **environment: str) -> tuple[str, str]:
+    """What the code prints, and what it complains of."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    return done.stdout.strip(), done.stderr
+
+
+@needs_numba
+def test_threads_may_be_the_first_ones_together(tmp_path: Path) -> None:
+    """Three of them, with nothing compiled yet."""
+    printed, errors = in_a_new_process(CONVERSION, NUMBA_CACHE_DIR=str(tmp_path))
+    assert printed == "True True", errors
+    assert list(tmp_path.rglob("*.nbi"))
+
+
+@needs_numba
+@pytest.mark.parametrize("pattern", ["*.nbi", "*.nbc"])
+@pytest.mark.parametrize("length", [0, 100])
+def test_compiled_code_that_was_cut_off_on_disk_is_compiled_again(
+    tmp_path: Path, pattern: str, length: int
+) -> None:
+    """A machine that lost power in between costs the time of compiling, no more."""
+    in_a_new_process(CONVERSION, NUMBA_CACHE_DIR=str(tmp_path))
+    for path in list(tmp_path.rglob(pattern)):
+        path.write_bytes(path.read_bytes()[:length])
+    printed, errors = in_a_new_process(CONVERSION, NUMBA_CACHE_DIR=str(tmp_path))
+    assert printed == "True True", errors
+
+
+@pytest.mark.parametrize("error", ["ImportError", "OSError", "SystemError", "AttributeError"])
+def test_a_numba_that_does_not_load_is_warned_of_and_done_without(tmp_path: Path, error: str) -> None:
+    """As with a numpy that is too new for it, or a library that it does not find."""
+    (tmp_path / "numba.py").write_text(f"raise {error}('too new')")
+    printed, errors = in_a_new_process(CONVERSION, PYTHONPATH=str(tmp_path))
+    assert printed == "False True", errors
+    assert errors.count("numba does not load, so KV is converted without it, slowly: too new") == 1
+
+
+def test_numba_need_not_be_installed() -> None:
+    """Without it the same conversion is done by torch and numpy, and nothing is said of it."""
+    printed, errors = in_a_new_process("import sys; sys.modules['numba'] = None\n" + CONVERSION)
+    assert (printed, errors) == ("False True", "")

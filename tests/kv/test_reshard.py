@@ -103,6 +103,24 @@ def test_an_out_is_written_to() -> None:
     ]
 
 
+def test_an_out_in_the_memory_of_a_shard_is_refused() -> None:
+    """Heads of it, whose place is not where they were."""
+    whole = filled("trtllm")
+    out = [[layer[:, :, start : start + 4] for layer in whole] for start in (0, 4)]
+    with pytest.raises(InvalidRequest, match="out lies in memory that is still to be read"):
+        reshard([whole], SPEC, "trtllm", to=2, out=out)
+
+
+def test_an_out_without_room_and_a_shard_of_fewer_tokens_are_refused() -> None:
+    """Before a byte is moved."""
+    half = replace(SPEC, num_kv_heads=4)
+    short = [filled("trtllm", half, tokens) for tokens in (12, 8)]
+    with pytest.raises(InvalidRequest, match="out has room for 8 tokens, not for 12"):
+        reshard([filled("trtllm")], SPEC, "trtllm", to=2, out=short)
+    with pytest.raises(InvalidRequest, match="shards has room for 8 tokens, not for 12"):
+        reshard(short, SPEC, "trtllm", to=1)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

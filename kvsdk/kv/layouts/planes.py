@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kvsdk.errors import InvalidRequest
 from kvsdk.kv.layouts.layout import Axis, Layout
+from kvsdk.kv.layouts.look import Look
 from kvsdk.kv.models.spec import ITEM_BYTES, KVSpec
 
 if TYPE_CHECKING:
@@ -40,16 +41,9 @@ def plane(kv: Any, layout: Layout, spec: KVSpec, layer: int, part: int) -> torch
     Raises:
         InvalidRequest: The tensors do not have the shape of the layout and the spec.
     """
-    tensor = _tensor(kv, layout, layer, part)
+    tensor = _tensor(kv, layout, spec, layer, part)
     look, offset = _lie(layout.text, spec, tensor.shape, tensor.stride(), layer, part)
     return tensor.as_strided(*look, int(tensor.storage_offset()) + offset)
-
-
-class Look(NamedTuple):
-    """Sizes and strides of a view, in elements."""
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +72,8 @@ def survey(kv: Any, layout: Layout, spec: KVSpec) -> Survey | None:
     parts, last = range(len(spec.parts)), spec.num_layers - 1
     is_listed = "layer" in layout.left
     picked = parts if "kv" in layout.left else range(1)
-    rows = [
-        [_tensor(kv, layout, layer, part) for part in picked] for layer in range(last + 1 if is_listed else 1)
-    ]
+    layers = range(last + 1 if is_listed else 1)
+    rows = [[_tensor(kv, layout, spec, layer, part) for part in picked] for layer in layers]
     dtype = rows[0][0].dtype
     kinds = [(tensor.shape, tensor.stride()) for tensor in rows[0]]
     for row in rows:
@@ -99,15 +92,29 @@ def survey(kv: Any, layout: Layout, spec: KVSpec) -> Survey | None:
 
 def look(kv: Any, layout: Layout, spec: KVSpec) -> Look:
     """How the first plane looks."""
-    tensor = _tensor(kv, layout, 0, 0)
+    tensor = _tensor(kv, layout, spec, 0, 0)
     return _lie(layout.text, spec, tensor.shape, tensor.stride(), 0, 0)[0]
 
 
-def _tensor(kv: Any, layout: Layout, layer: int, part: int) -> torch.Tensor:
+def _tensor(kv: Any, layout: Layout, spec: KVSpec, layer: int, part: int) -> torch.Tensor:
+    import torch
+
     tensor: torch.Tensor = _pick(kv, layout, layer, part)
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    element = getattr(torch, spec.dtype)
+    if tensor.dtype != element:
+        tensor = _as(tensor, element, _where(layer, part))
     if tensor.dim() == len(layout.axes[part]):
         return tensor
     return _with_axes(tensor, len(layout.axes[part]), _where(layer, part), layout)
+
+
+def _as(tensor: torch.Tensor, element: torch.dtype, where: str) -> torch.Tensor:
+    """Integers are taken for the bits of the spec's dtype, as engines keep fp8 in bytes."""
+    if tensor.dtype.is_floating_point or tensor.itemsize != element.itemsize:
+        raise InvalidRequest(f"{where}: the tensor is {tensor.dtype}, the spec says {element}", field="kv")
+    return tensor.view(element)
 
 
 @lru_cache(maxsize=4096)
@@ -226,24 +233,6 @@ def _expect(expected: int, size: int, names: Sequence[str], where: str) -> None:
         raise InvalidRequest(
             f"{where}: the axis {' '.join(names)} has {size} elements, the spec says {expected}", field="kv"
         )
-
-
-def alike(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both with as many axes: a dim that only one of them has in two halves is split in the other too."""
-    if one.dim() < other.dim():
-        return _split(one, other.shape[-1]), other
-    if other.dim() < one.dim():
-        return one, _split(other, one.shape[-1])
-    if one.shape != other.shape:
-        raise InvalidRequest("both sides are tiled, by different sizes", field="layout")
-    return one, other
-
-
-def _split(view: torch.Tensor, tile: int) -> torch.Tensor:
-    """The last axis as two: tiles, and what is in each."""
-    step = view.stride(-1)
-    shape = (*view.shape[:-1], view.shape[-1] // tile, tile)
-    return view.as_strided(shape, (*view.stride()[:-1], tile * step, step), int(view.storage_offset()))
 
 
 # ---------------------------------------------------------------------- making tensors

@@ -10,6 +10,8 @@ from kvsdk.errors import InvalidRequest
 from kvsdk.kv.layouts.layout import Layout
 from kvsdk.kv.layouts.planes import allocate
 from kvsdk.kv.models.spec import ITEM_BYTES, KVSpec
+from kvsdk.kv.moving.apart import check_apart, check_once
+from kvsdk.kv.moving.casting import cast
 from kvsdk.kv.moving.sides import Side
 from kvsdk.kv.moving.transfer import Transfer
 
@@ -51,7 +53,7 @@ def convert(
         dtype: Of the destination; the source's by default. A quantised one gives scales too.
         scales: Of a quantised source, float32, `(layers, parts, heads)`: element = stored * scale.
         out: Where to write, in the destination's layout; new tensors by default. Reuse it: new memory costs
-            more than any layout.
+            more than any layout. It lies apart from the source, but for other blocks of the same pool.
 
     Returns:
         The destination; of a quantised dtype `(destination, scales)`.
@@ -77,13 +79,16 @@ def convert(
     target = Side(made, layout, target_spec, dst_blocks)
     source.check(count, "src")
     target.check(count, "dst")
+    if out is not None:
+        check_apart(source, target, count)
+        check_once(target, count)
     made_scales = _scales(scales, spec)
     transfer = Transfer(source, target, count)
     if wanted == spec.dtype:
         transfer.move()
     else:
         given, made_scales = made_scales, _new_scales(wanted, spec)
-        transfer.cast(given, made_scales)
+        cast(transfer, given, made_scales)
     _zero_rest(target, count)
     return (made, made_scales) if wanted in QUANTISED else made
 

@@ -3,8 +3,9 @@
 All of them take addresses in bytes, and believe them. What is moved is cut into stretches of tokens, which
 begin at `places` and `sources`, and each stretch into units, which are the same in all of them: a table of
 two offsets each, in the order of the destination. `lines` are the cache lines of a stretch of the source, in
-its own order: while one stretch is written the one `ahead` of it is fetched, as no processor foresees where
-the next block lies. A `stream` goes past the cache to memory, and saves the read before each write.
+its own order, a row of them for each unit: while one stretch is written the one `ahead` of it is fetched, as
+no processor foresees where the next block lies. A `stream` goes past the cache to memory, and saves the read
+before each write.
 
 The loops hold no lock and keep nothing, so threads may run them side by side. Numba keeps compiled code in a
 file beside this one and goes by this one's date, so all that is compiled is in here.
@@ -12,6 +13,7 @@ file beside this one and goes by this one's date, so all that is compiled is in 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,7 +25,7 @@ from numba.extending import intrinsic
 
 VECTOR_BYTES = 16
 """Of the vectors that squares are transposed by."""
-LANES = 32
+LANES = 64
 """Elements that are cast at once, at most."""
 
 FLOAT32, FLOAT16, BFLOAT16, E4M3 = range(4)
@@ -33,13 +35,20 @@ _BITS = {FLOAT32: 32, FLOAT16: 16, BFLOAT16: 16, E4M3: 8}
 _BYTE, _SHORT, _INT, _LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _HALF, _FLOAT = ir.HalfType(), ir.FloatType()
 
+_NUMBER, _ROW, _TABLE = types.int64, types.int64[::1], types.int64[:, ::1]
+_SCALES = types.float32[:, ::1]
 
-def _compiled(function: Callable[..., None]) -> Any:
-    """The function in machine code, which is kept on disk where there is a place to write to."""
+
+def _compiled(function: Callable[..., None], *kinds: Any) -> Any:
+    """The function in machine code for these arguments, kept on disk where that works.
+
+    A disk that is full or a file that was cut off there costs the time of compiling, no more.
+    """
+    signature = types.void(*kinds)
     try:
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:
-        return numba.njit(nogil=True)(function)
+        return numba.njit(signature, nogil=True, cache=True)(function)
+    except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError):
+        return numba.njit(signature, nogil=True)(function)
 
 
 def _instruction(build: Callable[..., Any]) -> Any:
@@ -48,13 +57,6 @@ def _instruction(build: Callable[..., Any]) -> Any:
 
 
 # ---------------------------------------------------------------------- moving bytes
-
-
-@_compiled
-def _fetch_share(start: int, lines: Any, unit: int, share: int) -> None:  # pragma: no cover - compiled
-    """Ask for a unit's share of the lines of a stretch that begins here."""
-    for line in range(unit * share, min(unit * share + share, len(lines))):
-        _fetch(start + lines[line])
 
 
 @cache
@@ -75,12 +77,12 @@ def runs(width: int, is_single: bool, stream: int) -> Any:
         from_step: int,
         run: int,
     ) -> None:
-        share = -(-len(lines) // len(units))
         for at in range(len(places)):
             place, source = places[at], sources[at]
             next_ = sources[min(at + ahead, len(sources) - 1)]
             for unit in range(len(units)):
-                _fetch_share(next_, lines, unit, share)
+                for line in range(lines.shape[1]):
+                    _fetch(next_ + lines[unit, line])
                 one, other = place + units[unit, 0], source + units[unit, 1]
                 for _ in range(pieces):
                     if is_single:
@@ -92,7 +94,7 @@ def runs(width: int, is_single: bool, stream: int) -> Any:
                     other += from_step
         _fence()
 
-    return _compiled(loop)
+    return _compiled(loop, _ROW, _ROW, _TABLE, _TABLE, *[_NUMBER] * 5)
 
 
 @cache
@@ -108,16 +110,16 @@ def squares(item: int, stream: int) -> Any:
         to_step: int,
         from_step: int,
     ) -> None:
-        share = -(-len(lines) // len(units))
         for at in range(len(places)):
             place, source = places[at], sources[at]
             next_ = sources[min(at + ahead, len(sources) - 1)]
             for unit in range(len(units)):
-                _fetch_share(next_, lines, unit, share)
+                for line in range(lines.shape[1]):
+                    _fetch(next_ + lines[unit, line])
                 _transpose(place + units[unit, 0], to_step, source + units[unit, 1], from_step, item, stream)
         _fence()
 
-    return _compiled(loop)
+    return _compiled(loop, _ROW, _ROW, _TABLE, _TABLE, *[_NUMBER] * 3)
 
 
 # ---------------------------------------------------------------------- casting numbers
@@ -142,12 +144,12 @@ def casts(source: int, target: int, scaling: int, lanes: int, stream: int) -> An
         planes: Any,
         scales: Any,
     ) -> None:
-        share = -(-len(lines) // len(units))
         for at in range(len(places)):
             place, origin = places[at], sources[at]
             next_ = sources[min(at + ahead, len(sources) - 1)]
             for unit in range(len(units)):
-                _fetch_share(next_, lines, unit, share)
+                for line in range(lines.shape[1]):
+                    _fetch(next_ + lines[unit, line])
                 one, other = place + units[unit, 0], origin + units[unit, 1]
                 scale = scales[planes[at], heads[unit]]
                 for x in range(0, count, lanes):
@@ -155,7 +157,7 @@ def casts(source: int, target: int, scaling: int, lanes: int, stream: int) -> An
                     _cast(to, from_, scale, lanes, source, target, scaling, stream)
         _fence()
 
-    return _compiled(loop)
+    return _compiled(loop, _ROW, _ROW, _TABLE, _TABLE, _NUMBER, _NUMBER, _ROW, _ROW, _SCALES)
 
 
 @cache
@@ -178,17 +180,17 @@ def largest(bits: int, lanes: int) -> Any:
         plane_step: int,
         head_step: int,
     ) -> None:
-        share = -(-len(lines) // len(units))
         for at in range(len(sources)):
             origin, plane = sources[at], found + planes[at] * plane_step
             next_ = sources[min(at + ahead, len(sources) - 1)]
             for unit in range(len(units)):
-                _fetch_share(next_, lines, unit, share)
+                for line in range(lines.shape[1]):
+                    _fetch(next_ + lines[unit, line])
                 other, head = origin + units[unit, 1], plane + heads[unit] * head_step
                 for x in range(0, count, lanes):
                     _raise(head, other + x * item, lanes, bits)
 
-    return _compiled(loop)
+    return _compiled(loop, _ROW, _TABLE, _TABLE, _NUMBER, _NUMBER, _ROW, _ROW, *[_NUMBER] * 3)
 
 
 # ---------------------------------------------------------------------- single instructions
@@ -263,7 +265,7 @@ def _fetch(context: Any, address: Any) -> Any:
         pointer = _BYTE.as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [pointer, _INT, _INT, _INT])
         function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        builder.call(function, [_at(builder, values[0], _BYTE), _INT(0), _INT(2), _INT(1)])
+        builder.call(function, [_at(builder, values[0], _BYTE), _INT(0), _INT(3), _INT(1)])
         return context.get_dummy_value()
 
     return types.void(types.intp), build
@@ -321,7 +323,7 @@ def _cast(
         made = _WRITERS[target.literal_value](builder, numbers, count)
         is_nan = builder.fcmp_unordered("uno", numbers, numbers)
         made = builder.select(is_nan, _all(made.type, _NAN[target.literal_value]), made)
-        _store(builder, made, values[0], stream.literal_value, count * to_bits // 8)
+        _store(builder, made, values[0], stream.literal_value, min(count * to_bits // 8, 64))
         return context.get_dummy_value()
 
     kinds = (lanes, source, target, scaling, stream)

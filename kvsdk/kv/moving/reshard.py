@@ -11,6 +11,7 @@ from kvsdk.errors import InvalidRequest
 from kvsdk.kv.layouts.layout import Layout
 from kvsdk.kv.layouts.planes import allocate
 from kvsdk.kv.models.spec import KVSpec
+from kvsdk.kv.moving.apart import check_apart
 from kvsdk.kv.moving.sides import Side
 from kvsdk.kv.moving.transfer import Heads, Transfer, move_together
 
@@ -68,12 +69,18 @@ def _by_heads(
     new_spec = replace(spec, num_kv_heads=len(new[0]))
     sources = [Side(shard, layout, old_spec, None) for shard in shards]
     tokens = sources[0].tokens()
+    for source in sources:
+        source.check(tokens, "shards")
     made = list(out) if out is not None else [allocate(layout, new_spec, tokens=tokens) for _ in new]
     if len(made) != to:
         raise InvalidRequest(f"out has {len(made)} shards, not {to}", field="out")
     transfers = []
     for heads, shard in zip(new, made, strict=True):
         target = Side(shard, layout, new_spec, None)
+        if out is not None:
+            target.check(tokens, "out")
+            for source in sources:
+                check_apart(source, target, tokens)
         for start, rank, inside, length in _overlaps(heads, old):
             transfers.append(Transfer(sources[rank], target, tokens, Heads(start, inside, length)))
     move_together(transfers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvsdk.errors import InvalidRequest
 from kvsdk.kv.layouts.layout import Layout
-from kvsdk.kv.layouts.planes import Look, Survey, look, plane, survey
+from kvsdk.kv.layouts.look import Look
+from kvsdk.kv.layouts.planes import Survey, look, plane, survey
 from kvsdk.kv.models.spec import KVSpec
 
 if TYPE_CHECKING:
@@ -79,12 +81,33 @@ class Side:
             return
         if not self.is_paged:
             raise InvalidRequest(f"{self.layout.text!r} has no blocks to name", field=f"{name}_blocks")
-        at = _first_wrong(self.ids, self._extent)
+        at = self._first_wrong()
         if at is not None:
             raise InvalidRequest(
                 f"{name}_blocks[{at}] is {self.ids[at]!r}; there are blocks 0 to {self._extent - 1}",
                 field=f"{name}_blocks",
             )
+
+    def _first_wrong(self) -> int | None:
+        """The place of the first id that is no block."""
+        ids = self.ids or ()
+        if set(map(type, ids)) <= {int} and min(ids, default=0) >= 0 and max(ids, default=-1) < self._extent:
+            return None
+        are_right = (isinstance(block, int) and 0 <= block < self._extent for block in ids)
+        return next((at for at, is_right in enumerate(are_right) if not is_right), None)
+
+    def blocks(self, num_tokens: int) -> Any:
+        """The ids of the blocks that so many tokens take, checked before."""
+        import numpy as np
+
+        count = -(-num_tokens // self.spec.block_size)
+        return np.arange(count) if self.ids is None else self._numbers[:count]
+
+    @cached_property
+    def _numbers(self) -> Any:
+        import numpy as np
+
+        return np.frombuffer(array("q", self.ids or ()), np.int64)
 
     @cached_property
     def survey(self) -> Survey | None:
@@ -104,11 +127,10 @@ class Side:
         if not self.is_paged:
             return np.arange(count) * (size * steps[0])
         if size == self.spec.block_size:
-            blocks = np.arange(count) if self.ids is None else np.asarray(self.ids[:count], np.int64)
-            return blocks * steps[0]
+            return self.blocks(count * size) * steps[0]
         blocks, tokens = np.divmod(np.arange(count) * size, self.spec.block_size)
         if self.ids is not None:
-            blocks = np.asarray(self.ids, np.int64)[blocks]
+            blocks = self._numbers[blocks]
         return blocks * steps[0] + tokens * steps[1]
 
     def start(self, plane: Look, token: int) -> Any:
@@ -135,14 +157,6 @@ class Side:
         return view[at.block : at.block + blocks, at.token : at.token + size]
 
 
-def _first_wrong(ids: Sequence[int], blocks: int) -> int | None:
-    """The place of the first id that is no block."""
-    if set(map(type, ids)) <= {int} and min(ids, default=0) >= 0 and max(ids, default=-1) < blocks:
-        return None
-    are_right = (isinstance(block, int) and 0 <= block < blocks for block in ids)
-    return next((at for at, is_right in enumerate(are_right) if not is_right), None)
-
-
 def common_block_size(source: Side, target: Side) -> int | None:
     """The block size of the paged sides; None where they differ, or where no side has blocks."""
     sizes = {side.spec.block_size for side in (source, target) if side.is_paged}
@@ -156,7 +170,7 @@ def stretch_size(source: Side, target: Side) -> int:
     return next(sizes, common)
 
 
-def pieces(source: Side, target: Side, num_tokens: int, start: int = 0) -> Iterator[tuple[int, int, int]]:
+def runs(source: Side, target: Side, num_tokens: int, start: int = 0) -> Iterator[tuple[int, int, int]]:
     """Runs of tokens from `start` on that are regular on both sides: `(first token, blocks, tokens of each)`.
 
     Where both have blocks of one size, a run is as many whole blocks as follow each other on both sides. Of
@@ -164,7 +178,8 @@ def pieces(source: Side, target: Side, num_tokens: int, start: int = 0) -> Itera
     """
     sizes = [side.spec.block_size for side in (source, target) if side.is_paged]
     if not sizes:
-        yield start, 1, num_tokens - start
+        if num_tokens > start:
+            yield start, 1, num_tokens - start
         return
     size, is_uniform = gcd(*sizes), common_block_size(source, target) is not None
     token = start
