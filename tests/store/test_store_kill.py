@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from kvsdk.store.tiers.tier import parse_size
 from store_makers import StoreMaker
 
 SCRIPT = Path(__file__).parents[1] / "support" / "busy_store.py"
+SEARCH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def test_after_kills_at_any_moment_all_is_whole(make_store: StoreMaker, tmp_path: Path) -> None:
@@ -31,6 +33,7 @@ def test_after_kills_at_any_moment_all_is_whole(make_store: StoreMaker, tmp_path
                 [sys.executable, SCRIPT, str(tmp_path), str(2 * round_number + number)],
                 stdout=subprocess.PIPE,
                 text=True,
+                env=SEARCH,
             )
             for number in range(2)
         ]

@@ -1,14 +1,30 @@
-"""A real S3 server on the loopback: moto's, in a thread of this process."""
+"""A real S3 server on the loopback: moto's, in a process of its own.
+
+It brings Flask, beside which vLLM 0.32.0 starts no engine: that looks at every attribute of every module, and
+Flask's raise outside of a request.
+"""
 
 from __future__ import annotations
 
-import logging
+import subprocess
+import sys
 from itertools import count
 from typing import Any
 
 import boto3
+
+SERVE = """
+import logging, sys
 from moto.server import ThreadedMotoServer
 
+logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
+sys.stdout = open("/dev/null", "w")  # Flask's greeting
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+server.start()
+print(*server.get_host_and_port(), file=sys.__stdout__, flush=True)
+sys.stdin.read()  # until the tests are over, however they end
+server.stop()
+"""
 KEY_ID = "AKIALOOPBACKKEYID"
 SECRET = "loopback/secret+access=key"
 
@@ -23,10 +39,11 @@ class ObjectServer:
     """
 
     def __init__(self) -> None:
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-        self._server.start()
-        host, port = self._server.get_host_and_port()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        host, port = self._process.stdout.readline().split()
         self.endpoint = f"http://{host}:{port}"
         self.options: dict[str, Any] = {
             "endpoint": self.endpoint,
@@ -56,4 +73,4 @@ class ObjectServer:
     def close(self) -> None:
         """Stop it and wait for its end."""
         self.s3.close()
-        self._server.stop()
+        self._process.communicate()
