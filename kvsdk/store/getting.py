@@ -30,11 +30,11 @@ class _Taken:
     is_lossy: bool = False
     is_converted: bool = False
 
-    def add(self, found: Found, tier: str, is_converted: bool) -> None:
-        """One chunk more."""
+    def add(self, found: Found, tier: str, tokens: int, is_converted: bool) -> None:
+        """One chunk more, or the last tokens of it."""
         self.tokens = found.chunk.end
         self.names.append(found.chunk.name)
-        self.by_tier["writing" if found.is_pending else tier] += found.chunk.tokens
+        self.by_tier["writing" if found.is_pending else tier] += tokens
         self.notes += found.image.notes
         self.dtype = found.image.spec.dtype
         self.is_lossy = found.image.is_lossy
@@ -56,15 +56,25 @@ class Getter:
         self._reader = reader
         self._others = Others(identity, levels)
 
+    def probe(self, prompt: Prompt) -> int:
+        """How many first tokens some tier has, by the entries' names; none is read."""
+        leading = self._levels.leading(prompt.names)
+        tokens = prompt.chunks[leading - 1].end if leading else 0
+        if leading < len(prompt.chunks):
+            tokens += max(
+                (chunk.tokens for chunk in self._shorter(prompt, prompt.chunks[leading])), default=0
+            )
+        return tokens
+
     def get(self, prompt: Prompt, target: Target, root_of: Callable[[Identity], bytes]) -> Hit | Miss:
         """The KV of the longest prefix that is stored.
 
         Args:
             prompt: The prompt.
-            target: Where it goes.
+            target: Where it goes, and from which token on.
             root_of: The prompt's root under another identity, to say why nothing is there.
         """
-        taken = _Taken(since=self._levels.removals)
+        taken = _Taken(since=self._levels.removals, names=[c.name for c in prompt.chunks if target.has(c)])
         ended_by = self._take_all(prompt, target, taken)
         self._levels.touch(taken.names, Hints())
         if ended_by is not None and not taken.tokens:
@@ -87,7 +97,8 @@ class Getter:
 
     def _take_all(self, prompt: Prompt, target: Target, taken: _Taken) -> Miss | None:
         """Lay out chunk after chunk; why it ended, if not at the prompt's end."""
-        with closing(self._reader.read(prompt.chunks)) as coming:
+        wanted = (chunk for chunk in prompt.chunks if not target.has(chunk))
+        with closing(self._reader.read(wanted)) as coming:
             for chunk, result in coming:
                 problem = self._take(result, target, taken)
                 if problem is not None:
@@ -97,17 +108,21 @@ class Getter:
 
     def _take_shorter(self, prompt: Prompt, missing: Chunk, target: Target, taken: _Taken) -> None:
         """The longest of the shorter chunks in the place of one that is not there."""
-        shorter = prompt.shorter(missing)
-        if not shorter:
-            return
-        prefix, _, _ = missing.name.rpartition("/")
-        present = self._levels.present([chunk.name for chunk in shorter], f"{prefix}/")
-        for chunk in shorter:
-            if chunk.name in present:
+        for chunk in self._shorter(prompt, missing):
+            if not target.has(chunk):
                 with closing(self._reader.read([chunk])) as coming:
                     _, result = next(coming)
                     if self._take(result, target, taken) is None:
                         return
+
+    def _shorter(self, prompt: Prompt, missing: Chunk) -> list[Chunk]:
+        """Those in the place of one that is not there which some tier has, the longest first."""
+        shorter = prompt.shorter(missing)
+        if not shorter:
+            return []
+        prefix, _, _ = missing.name.rpartition("/")
+        present = self._levels.present([chunk.name for chunk in shorter], f"{prefix}/")
+        return [chunk for chunk in shorter if chunk.name in present]
 
     def _take(self, result: Found | Miss, target: Target, taken: _Taken) -> Miss | None:
         """Lay out one chunk and keep it in the tiers above; what was wrong, if anything."""
@@ -124,7 +139,7 @@ class Getter:
             return Miss(str(error), "unconverted")
         finally:
             result.release()
-        taken.add(result, level.guard.name, is_converted)
+        taken.add(result, level.guard.name, chunk.end - max(chunk.first, target.first_token), is_converted)
         return None
 
     def _explained(self, miss: Miss, prompt: Prompt, root_of: Callable[[Identity], bytes]) -> Miss:

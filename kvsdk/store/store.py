@@ -167,6 +167,7 @@ class KVStore:
         lora: Digest | None = None,
         media: Media = (),
         out: Any = None,
+        first_token: int = 0,
     ) -> Hit | Miss:
         """The KV of the longest prefix of a prompt that is stored.
 
@@ -178,6 +179,8 @@ class KVStore:
             lora: As in `put`.
             media: As in `put`.
             out: Where to write; new tensors by default. Reuse it: new memory costs more than all else.
+            first_token: From which token on, the first of a block. What is before is left as it is in `out`,
+                and is in `Hit.tokens`, but in no tier's count.
 
         Returns:
             A `Hit`, whose `ended_by` says why it is not longer, or a `Miss` with the reason.
@@ -186,14 +189,32 @@ class KVStore:
             InvalidRequest: `out` does not fit the layout or the model, has no room, or an argument is wrong.
         """
         prompt = self._prompt(tokens, tenant, lora, media)
-        target = Target(layout, blocks, out, prompt.tokens, spec=self._spec, fingerprint=self.fingerprint)
+        target = Target(
+            layout,
+            blocks,
+            out,
+            prompt.tokens,
+            first_token=first_token,
+            spec=self._spec,
+            fingerprint=self.fingerprint,
+        )
         if not prompt.tokens:
             return Miss("the prompt has no tokens")
         found = self._getter.get(
             prompt, target, lambda other: other.root(tenant=tenant, lora=lora, media=media)
         )
-        self._known.learn(prompt, found.tokens)
-        self._counts.get(prompt.tokens, found)
+        if not first_token:
+            self._known.learn(prompt, found.tokens)
+        self._counts.get(prompt.tokens - first_token, found)
+        return found
+
+    def probe(
+        self, tokens: TokenIds, *, tenant: str | None = None, lora: Digest | None = None, media: Media = ()
+    ) -> int:
+        """How many of a prompt's first tokens the tiers have now, by name; nothing is read or promised."""
+        prompt = self._prompt(tokens, tenant, lora, media)
+        found = self._getter.probe(prompt)
+        self._known.learn(prompt, found)
         return found
 
     def lookup(
@@ -202,7 +223,7 @@ class KVStore:
         """How many of a prompt's first tokens this store knows to be there, from its own puts and gets.
 
         No tier is asked and no token is hashed, so a scheduler may call it for every request. It is no
-        promise: a tier may have evicted them since, and what others put is learnt by the first `get`.
+        promise: a tier may have evicted them since, and what others put is learnt by `get` and `probe`.
         """
         self._check_open()
         root = self._identity.root(tenant=tenant, lora=lora, media=media)

@@ -80,11 +80,13 @@ class Target:
         blocks: Of `out`, in logical order.
         out: Where to write; made when the first chunk is there, if None.
         tokens: Of the prompt.
+        first_token: From which one on; what is before is not touched.
         spec: The model, where it is known before.
         fingerprint: Ours.
 
     Raises:
-        InvalidRequest: `out` does not fit, has no room for the prompt's tokens, or one place for several.
+        InvalidRequest: `out` does not fit, has no room for the prompt's tokens, or one place for several; or
+            `first_token` is none of the prompt's, or not the first of a block.
     """
 
     def __init__(
@@ -94,9 +96,11 @@ class Target:
         out: Any,
         tokens: int,
         *,
+        first_token: int = 0,
         spec: KVSpec | None,
         fingerprint: Fingerprint,
     ) -> None:
+        self.first_token = first_token
         self._layout = Layout.of(layout)
         self._blocks = blocks
         self._out = out
@@ -114,6 +118,11 @@ class Target:
             side.check(tokens, "out")
             check_tensors(side, tokens, "out")
             check_apart(out, blocks and blocks[: -(-tokens // self._block_size)])
+        _check_first(first_token, tokens, self._block_size if self._layout.is_paged else 1)
+
+    def has(self, chunk: Chunk) -> bool:
+        """Whether a chunk is before what is wanted."""
+        return chunk.end <= self.first_token
 
     @property
     def _is_odd(self) -> bool:
@@ -130,20 +139,23 @@ class Target:
         spec = replace(image.spec, dtype=self._dtype, block_size=self._block_size)
         self._prepare(spec)
         layout = Layout.of(_UNPAGED[spec.kind]) if self._is_odd else self._layout
+        skipped = max(0, self.first_token - chunk.first)
+        tokens = chunk.tokens - skipped
         place, blocks = part_of(
             self._waiting if self._is_odd else self._out,
             layout,
             spec,
             None if self._is_odd else self._blocks,
-            chunk.first,
-            chunk.tokens,
+            chunk.first + skipped,
+            tokens,
         )
-        _lay(image, place, layout, blocks, spec, chunk.tokens)
+        part = _Part.of(image, skipped, tokens)
+        _lay(part, image, place, layout, blocks, spec)
         differs = Layout.of(image.layout) != layout or (
             layout.is_paged and image.spec.block_size != spec.block_size
         )
         if differs and not image.is_lossy:
-            _certify(image.kv, image.layout, place, layout, image.spec, chunk.tokens, blocks, spec.block_size)
+            _certify(part, place, layout, image.spec, blocks, spec.block_size)
         return differs
 
     def finish(self, tokens: int) -> Any:
@@ -151,11 +163,13 @@ class Target:
         assert self._expected is not None
         spec = self._expected
         if self._is_odd:
-            waiting = _UNPAGED[spec.kind]
-            places = {"out": self._out, "dst_blocks": self._blocks, "num_tokens": tokens}
-            _same(self._waiting, waiting, self._layout, spec, dst_block_size=spec.block_size, **places)
-            part, _ = part_of(self._waiting, Layout.of(waiting), spec, None, 0, tokens)
-            _certify(part, waiting, self._out, self._layout, spec, tokens, self._blocks, spec.block_size)
+            layout, first = Layout.of(_UNPAGED[spec.kind]), self.first_token
+            kv, _ = part_of(self._waiting, layout, spec, None, first, tokens - first)
+            part = _Part(kv, layout, None, tokens - first)
+            _, blocks = part_of(self._out, self._layout, spec, self._blocks, first, tokens - first)
+            places = {"out": self._out, "dst_blocks": blocks, "num_tokens": part.tokens}
+            _same(kv, layout, self._layout, spec, dst_block_size=spec.block_size, **places)
+            _certify(part, self._out, self._layout, spec, blocks, spec.block_size)
         if self._layout.is_paged or tokens == self._tokens:
             return self._out
         return part_of(self._out, self._layout, spec, None, 0, tokens)[0]
@@ -192,15 +206,37 @@ def _spec_of(kv: Any, layout: Layout, spec: KVSpec | None, fingerprint: Fingerpr
     return replace(found, layer_kinds=fingerprint.kv_groups, window=fingerprint.sliding_window or None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The last tokens of a chunk's KV, or all of it."""
+
+    kv: Any
+    layout: Layout
+    blocks: Sequence[int] | None
+    tokens: int
+
+    @classmethod
+    def of(cls, image: Image, skipped: int, tokens: int) -> _Part:
+        """Without the first tokens of a chunk; all of it is moved first where its blocks do not end there."""
+        kv, layout, spec = image.kv, Layout.of(image.layout), image.spec
+        if layout.is_paged and skipped % spec.block_size:
+            waiting = Layout.of(_UNPAGED[spec.kind])
+            kv = _same(kv, layout, waiting, spec, num_tokens=skipped + tokens)
+            layout = waiting
+        found, blocks = part_of(kv, layout, spec, None, skipped, tokens)
+        return cls(found, layout, blocks, tokens)
+
+
 def _lay(
-    image: Image, place: Any, layout: Layout, blocks: Sequence[int] | None, spec: KVSpec, tokens: int
+    part: _Part, image: Image, place: Any, layout: Layout, blocks: Sequence[int] | None, spec: KVSpec
 ) -> None:
-    places = {"out": place, "dst_blocks": blocks, "num_tokens": tokens, "dst_block_size": spec.block_size}
+    places = {"out": place, "src_blocks": part.blocks, "dst_blocks": blocks, "num_tokens": part.tokens}
+    places["dst_block_size"] = spec.block_size
     if image.is_lossy:
         whole: dict[str, Any] = {"dtype": spec.dtype, "scales": image.scales}
-        convert(image.kv, image.layout, layout, image.spec, **whole, **places)
+        convert(part.kv, part.layout, layout, image.spec, **whole, **places)
     else:
-        _same(image.kv, image.layout, layout, image.spec, **places)
+        _same(part.kv, part.layout, layout, image.spec, **places)
 
 
 def _same(kv: Any, from_: Layout | str, to: Layout | str, spec: KVSpec, **places: Any) -> Any:
@@ -210,21 +246,32 @@ def _same(kv: Any, from_: Layout | str, to: Layout | str, spec: KVSpec, **places
 
 
 def _certify(
-    kv: Any,
-    layout: Layout | str,
-    place: Any,
-    place_layout: Layout | str,
-    spec: KVSpec,
-    tokens: int,
-    blocks: Sequence[int] | None,
-    block_size: int,
+    part: _Part, place: Any, layout: Layout, spec: KVSpec, blocks: Sequence[int] | None, block_size: int
 ) -> None:
     certificate = verify_equal(
-        kv, layout, place, place_layout, spec, num_tokens=tokens, b_blocks=blocks, b_block_size=block_size
+        part.kv,
+        part.layout,
+        place,
+        layout,
+        spec,
+        num_tokens=part.tokens,
+        a_blocks=part.blocks,
+        b_blocks=blocks,
+        b_block_size=block_size,
     )
     if not certificate.equal:
-        raise Unconverted(
-            f"converted to {Layout.of(place_layout).text!r} it differs: {certificate.first_difference}"
+        raise Unconverted(f"converted to {layout.text!r} it differs: {certificate.first_difference}")
+
+
+def _check_first(first_token: int, tokens: int, block_size: int) -> None:
+    is_number = isinstance(first_token, int) and not isinstance(first_token, bool)
+    if not is_number or not 0 <= first_token <= max(0, tokens - 1):
+        raise InvalidRequest(
+            f"first_token is one of the prompt's {tokens}, not {first_token!r}", field="first_token"
+        )
+    if first_token % block_size:
+        raise InvalidRequest(
+            f"first_token begins a block of {block_size} tokens, {first_token} does not", field="first_token"
         )
 
 

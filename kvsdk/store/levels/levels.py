@@ -108,6 +108,36 @@ class Levels:
                     found[name].add(at)
         return found
 
+    def leading(self, names: Sequence[str]) -> int:
+        """How many of these entries, from the first one on, some tier has or will have.
+
+        Remote tiers are asked for more and more at once, and for none behind one that nobody has.
+        """
+        found = [False] * len(names)
+        for level in self.all:
+            if level.tier.is_remote:
+                self._look_far(level, names, found)
+            else:
+                pending = set(level.writer.names()) if level.writer is not None else set()
+                default = [False] * len(names)
+                has = self.ask(level, "look up", lambda tier: tier.contains(names), default)
+                for at, name in enumerate(names):
+                    found[at] = found[at] or has[at] or name in pending
+        return found.index(False) if False in found else len(found)
+
+    def _look_far(self, level: Level, names: Sequence[str], found: list[bool]) -> None:
+        """Ask a remote tier, until it lacks one."""
+        batch = 1
+        while missing := [at for at, is_there in enumerate(found) if not is_there][:batch]:
+            wanted = [names[at] for at in missing]
+            pending = set(level.writer.names()) if level.writer is not None else set()
+            has = self.ask(level, "look up", _contains(wanted), [False] * len(wanted))
+            for at, is_there in zip(missing, has, strict=True):
+                found[at] = is_there or names[at] in pending
+            if not all(found[at] for at in missing):
+                return
+            batch *= 4
+
     def at_hand(self, name: str, levels: Iterable[int]) -> Buffer | None:
         """An entry, if one of these tiers can give it at once, held for the caller."""
         for at in levels:
@@ -253,6 +283,10 @@ class Levels:
                 level.writer.close(0.0)
             self.ask(level, "close", lambda tier: tier.close())
             level.workers.close()
+
+
+def _contains(names: Sequence[str]) -> Callable[[Tier], list[bool]]:
+    return lambda tier: tier.contains(names)
 
 
 def _sync(tier: Tier) -> bool:
