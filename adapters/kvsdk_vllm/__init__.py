@@ -2,5 +2,15 @@
 
 from kvsdk_vllm._backend import VllmBackend, backend
 from kvsdk_vllm._server import VllmServerBackend
+from kvsdk_vllm.serving import NativeTiers, ServeArgs, serve_args
+from kvsdk_vllm.store.config import StoreConfig
 
-__all__ = ["VllmBackend", "VllmServerBackend", "backend"]
+__all__ = [
+    "NativeTiers",
+    "ServeArgs",
+    "StoreConfig",
+    "VllmBackend",
+    "VllmServerBackend",
+    "backend",
+    "serve_args",
+]

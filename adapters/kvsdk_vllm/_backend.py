@@ -29,6 +29,7 @@ from kvsdk_vllm._facts import capabilities
 from kvsdk_vllm._reply import EngineReader
 from kvsdk_vllm._server import server_backend, without_prewarm_answer
 from kvsdk_vllm._translate import to_template, to_tools
+from kvsdk_vllm.store.config import StoreConfig
 
 if TYPE_CHECKING:
     from kvsdk_vllm._render import Renderer
@@ -61,6 +62,7 @@ class VllmBackend:
         chat_template: A chat template (Jinja) instead of the model's.
         tool_parser: The name of vLLM's parser for this model's tool calls, such as `"hermes"`.
         usd_per_hour: What the machine costs; without it, requests have no cost.
+        store: Where what is before breakpoints is kept for its TTL, beyond the engine's own cache and end.
     """
 
     scheme = "vllm"
@@ -73,18 +75,20 @@ class VllmBackend:
         chat_template: str | None = None,
         tool_parser: str | None = None,
         usd_per_hour: Decimal | None = None,
+        store: StoreConfig | None = None,
     ) -> None:
         self.model = os.path.expanduser(model)
         self._engine = dict(engine or {})
         self._chat_template = chat_template
         self._tool_parser = tool_parser
         self._usd_per_hour = usd_per_hour
+        self._store = store
         self._block_size: int | None = self._engine.get("block_size")
 
     @property
     def capabilities(self) -> Capabilities:
         """The block size, and with it the shortest cached prefix, is known once the engine has started."""
-        return capabilities(block_size=self._block_size, exact_tokens=True)
+        return capabilities(block_size=self._block_size, exact_tokens=True, has_store=self._store is not None)
 
     def check(self) -> None:
         from importlib.util import find_spec
@@ -143,7 +147,7 @@ class VllmBackend:
     def _acquire(self) -> SharedEngine:
         from kvsdk_vllm._shared import acquire
 
-        shared = acquire(self.model, self._engine)
+        shared = acquire(self.model, self._engine, self._store)
         self._block_size = shared.block_size
         return shared
 
@@ -157,7 +161,7 @@ def backend(spec: BackendSpec) -> Backend:
     """The entry point: make the backend of an address."""
     if spec.scheme != "vllm":
         return server_backend(spec)
-    own = ("chat_template", "tool_parser", "usd_per_hour", "engine")
+    own = ("chat_template", "tool_parser", "usd_per_hour", "engine", "store")
     reject_unknown_options(spec, (*own, *ENGINE_OPTIONS))
     options = dict(spec.options)
     engine = dict(options.get("engine") or {})
@@ -168,7 +172,14 @@ def backend(spec: BackendSpec) -> Backend:
         chat_template=options.get("chat_template"),
         tool_parser=options.get("tool_parser"),
         usd_per_hour=read_dollars(options.get("usd_per_hour")),
+        store=_read_store(options.get("store")),
     )
+
+
+def _read_store(value: Any) -> StoreConfig | None:
+    if value is None or isinstance(value, StoreConfig):
+        return value
+    raise ConfigurationError(f"store is a StoreConfig, not {value!r}", backend="vllm")
 
 
 def read_dollars(value: Any) -> Decimal | None:

@@ -15,6 +15,7 @@ from kvsdk.errors import BackendError, BackendTimeout, BackendUnavailable
 from kvsdk_vllm._engine import Job
 from kvsdk_vllm._render import Prepared, Renderer, prepare
 from kvsdk_vllm._shared import SharedEngine, release
+from kvsdk_vllm.store.told import load_seconds, read_tokens, store_notes
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
@@ -61,14 +62,16 @@ class EngineEvents:
             for event in self._sieve.finish():
                 self._ready.append({**event, "meters": meters})
             reason = {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
-            self._ready.append({"type": "end", "meters": meters, "notes": self._notes, **reason})
+            notes = (*self._notes, *store_notes(item.kv_transfer_params))
+            self._ready.append({"type": "end", "meters": meters, "notes": notes, **reason})
 
     def _measure(self, item: RequestOutput) -> dict[str, Any]:
         return {
             "id": self._job.id,
             "prompt_tokens": len(item.prompt_token_ids or ()),
-            "cached_tokens": item.num_cached_tokens,
+            "cached_tokens": read_tokens(item.num_cached_tokens, item.kv_transfer_params),
             "created_tokens": item.num_cache_creation_tokens,
+            **load_seconds(item.kv_transfer_params),
             **self._used(),
         }
 

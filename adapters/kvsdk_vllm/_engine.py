@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvsdk.vllm")
 
+_TIDY_S = 0.005
+"""How often an idle engine looks whether a connector has saved what it is saving."""
+
 
 @dataclass(slots=True)
 class Job:
@@ -130,6 +133,8 @@ class EngineThread:
             while self._take_in():
                 if self._running:
                     self._step()
+                else:
+                    self._tidy()
                 if not self._running:
                     self._meter.rest()
             self._engine.engine_core.shutdown()
@@ -143,7 +148,8 @@ class EngineThread:
         """Wait for work and hand it to the engine; False when closing."""
         with self._wake:
             while not (self._inbox or self._aborts or self._running or self._closing):
-                self._wake.wait()
+                if not self._wake.wait(_TIDY_S if self._is_untidy() else None):
+                    break
             jobs, self._inbox = list(self._inbox), deque()
             aborts, self._aborts = list(self._aborts), deque()
             is_open = not self._closing
@@ -154,6 +160,16 @@ class EngineThread:
             if job is not None:
                 self._engine.abort_request([job.engine_id or job.id], internal=True)
         return is_open
+
+    def _is_untidy(self) -> bool:
+        """Whether requests that have ended still hold blocks, which a connector is saving."""
+        core: Any = getattr(self._engine.engine_core, "engine_core", None)
+        return core is not None and core.scheduler.connector is not None and core.scheduler.has_requests()
+
+    def _tidy(self) -> None:
+        """Let the engine see what has been saved."""
+        if self._is_untidy():
+            self._engine.step()
 
     def _add(self, job: Job) -> None:
         from vllm.exceptions import VLLMValidationError

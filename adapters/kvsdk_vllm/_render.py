@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from kvsdk.backend import Call
 from kvsdk.errors import InvalidRequest, RequestRejected, UnsupportedSetting
+from kvsdk.prompt import Request
 
+from kvsdk_vllm._places import keeps_of
 from kvsdk_vllm._salt import tenant_salt
 from kvsdk_vllm._shared import SharedEngine
 from kvsdk_vllm._tools import TEMPLATE_PARSER, ForcedCall, ParsedText, PlainText, make_parser
-from kvsdk_vllm._translate import to_call_schema
+from kvsdk_vllm._translate import to_call_schema, to_template, to_tools
+from kvsdk_vllm.store.wishes import Wishes
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -46,17 +49,27 @@ class Renderer:
         Raises:
             UnsupportedSetting: The call has tools and the model's template no place for them.
         """
+        template, parser = self._template(engine, bool(call.body["tools"]))
+        return self._ids(engine, call.body["messages"], call.body["tools"], template, is_whole=True), parser
+
+    def prefix_ids(self, engine: SharedEngine, request: Request, *, has_tools: bool) -> list[int]:
+        """The token ids of the beginning of a prompt, by the template that the whole of it has."""
+        template, _ = self._template(engine, has_tools)
+        return self._ids(engine, to_template(request), to_tools(request), template, is_whole=False)
+
+    def _ids(
+        self, engine: SharedEngine, messages: Any, tools: Any, template: str | None, *, is_whole: bool
+    ) -> list[int]:
         with engine.tokenizer_lock:
-            template, parser = self._template(engine, bool(call.body["tools"]))
             rendered = engine.tokenizer.apply_chat_template(
-                call.body["messages"],
-                tools=call.body["tools"] or None,
+                messages,
+                tools=tools or None,
                 chat_template=template,
-                add_generation_prompt=True,
+                add_generation_prompt=is_whole,
                 tokenize=True,
                 return_dict=True,
             )
-        return list(rendered["input_ids"]), parser
+        return list(rendered["input_ids"])
 
     def _template(self, engine: SharedEngine, has_tools: bool) -> tuple[str | None, str | None]:
         if not has_tools or self.chat_template is not None:
@@ -107,7 +120,23 @@ def prepare(engine: SharedEngine, call: Call, renderer: Renderer) -> Prepared:
     if schema is None and call.request.response_format is not None:
         schema = dict(call.request.response_format.schema)
     params = _sampling(engine, call, schema, keep_special=isinstance(sieve, ParsedText))
+    if engine.has_store:
+        _ask_store(engine, call, renderer, token_ids, params)
     return Prepared(prompt, params, sieve, notes)
+
+
+def _ask_store(
+    engine: SharedEngine, call: Call, renderer: Renderer, token_ids: list[int], params: SamplingParams
+) -> None:
+    """Have the prefixes up to the breakpoints kept, unless the caller asks the store for something else."""
+    assert call.request is not None
+    has_tools = bool(call.body["tools"])
+    keeps = keeps_of(
+        call.request, token_ids, lambda part: renderer.prefix_ids(engine, part, has_tools=has_tools)
+    )
+    extra = params.extra_args or {}
+    asked = {**Wishes(keep=keeps).to_params(), **extra.get("kv_transfer_params", {})}
+    params.extra_args = {**extra, "kv_transfer_params": asked}
 
 
 def _sieve(

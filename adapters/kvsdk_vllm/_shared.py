@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -14,8 +15,11 @@ from kvsdk.errors import ConfigurationError
 
 from kvsdk_vllm._engine import EngineThread
 from kvsdk_vllm._facts import CPU_BLOCK_SIZE, CPU_KV_CACHE_BYTES
+from kvsdk_vllm._start import among_vllms_modules
+from kvsdk_vllm.store.config import StoreConfig
 
 if TYPE_CHECKING:
+    from vllm.config import KVTransferConfig
     from vllm.v1.engine.llm_engine import LLMEngine
 
 
@@ -23,7 +27,8 @@ if TYPE_CHECKING:
 class SharedEngine:
     """An engine, its tokenizer (one thread at a time), and how many channels hold it.
 
-    `sampling` is what the model's own generation config asks for.
+    `sampling` is what the model's own generation config asks for; `has_store` says whether KV is kept outside
+    of it.
     """
 
     thread: EngineThread
@@ -31,6 +36,7 @@ class SharedEngine:
     max_model_len: int
     block_size: int
     sampling: Mapping[str, Any]
+    has_store: bool
     holders: int = 0
     parsers: dict[str, Any] = field(default_factory=dict)
     tokenizer_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -40,13 +46,18 @@ _engines: dict[str, SharedEngine] = {}
 _lock = threading.Lock()
 
 
-def acquire(model: str, settings: Mapping[str, Any]) -> SharedEngine:
-    """The engine of a model, started at the first call (seconds to minutes) and shared after it."""
-    key = f"{model} {sorted(settings.items())!r}"
+def acquire(model: str, settings: Mapping[str, Any], store: StoreConfig | None = None) -> SharedEngine:
+    """The engine of a model, started at the first call (seconds to minutes) and shared after it.
+
+    Raises:
+        ConfigurationError: It does not start, or another engine of this process has a store.
+    """
+    key = f"{model} {sorted(settings.items())!r} {store and store.to_json()}"
     with _lock:
         shared = _engines.get(key)
         if shared is None:
-            shared = _engines[key] = _start(model, settings)
+            _check_alone(store)
+            shared = _engines[key] = _start(model, settings, store)
         shared.holders += 1
         return shared
 
@@ -60,10 +71,23 @@ def release(shared: SharedEngine) -> None:
         for key, value in list(_engines.items()):
             if value is shared:
                 del _engines[key]
-    shared.thread.close()
+        shared.thread.close()
+        if shared.has_store:
+            from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
+
+            ensure_kv_transfer_shutdown()
 
 
-def _start(model: str, settings: Mapping[str, Any]) -> SharedEngine:
+def _check_alone(store: StoreConfig | None) -> None:
+    """A process has one connector (vllm 0.32.0): a second engine would write to the first one's store."""
+    if _engines and (store is not None or any(engine.has_store for engine in _engines.values())):
+        raise ConfigurationError(
+            "an engine with a store is the only one of its process; close the other client first",
+            backend="vllm",
+        )
+
+
+def _start(model: str, settings: Mapping[str, Any], store: StoreConfig | None) -> SharedEngine:
     _set_environment(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -78,10 +102,12 @@ def _start(model: str, settings: Mapping[str, Any]) -> SharedEngine:
         **settings,
     }
     _check_block_size(arguments)
+    if store is not None:
+        arguments["kv_transfer_config"] = _transfer(store)
 
     def make() -> LLMEngine:
-        with warnings.catch_warnings():  # other packages' deprecations are not the caller's business
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(), among_vllms_modules():
+            warnings.simplefilter("ignore")  # other packages' deprecations are not the caller's business
             return LLMEngine.from_engine_args(EngineArgs(**arguments), enable_multiprocessing=False)
 
     try:
@@ -95,6 +121,20 @@ def _start(model: str, settings: Mapping[str, Any]) -> SharedEngine:
         engine.model_config.max_model_len,
         engine.vllm_config.cache_config.block_size,
         engine.model_config.get_diff_sampling_param(),
+        store is not None,
+    )
+
+
+def _transfer(store: StoreConfig) -> KVTransferConfig:
+    """How the engine finds kvsdk's connector."""
+    from vllm.config import KVTransferConfig
+
+    return KVTransferConfig(
+        kv_connector="KvsdkConnector",
+        kv_connector_module_path="kvsdk_vllm.connector",
+        kv_role="kv_both",
+        kv_load_failure_policy="recompute",
+        kv_connector_extra_config=json.loads(store.to_json()),
     )
 
 

@@ -45,8 +45,10 @@ def test_the_python_blocks_run(
         "300 {'memory': 300} nothing is stored for these tokens",
         "0 nothing is stored for these tokens",
     ]
-    assert lines[at + 6] == f"True {len(LAYOUTS)}"
-    assert lines[at + 7].startswith("left: 100")
+    assert lines[at + 6] == "honoured"
+    assert lines[at + 7].startswith("PYTHONHASHSEED=0 vllm serve my/model ")
+    assert lines[at + 8] == f"True {len(LAYOUTS)}"
+    assert lines[at + 9].startswith("left: 100")
     assert len(loopback.bodies) == 4
 
 

@@ -12,6 +12,8 @@ from kvsdk import Backend, File, Image, Message, Text, Tool, ToolCall
 from kvsdk.caching import plan
 from kvsdk.prompt import TTLS, Request
 
+from kvsdk_vllm import StoreConfig
+
 COLUMNS: Mapping[str, Backend] = {
     "`anthropic:`": kvsdk.backend("anthropic:claude-sonnet-5-5"),
     "`openai:` gpt-5.6 and later": kvsdk.backend("openai:gpt-6.1-terra"),
@@ -20,6 +22,7 @@ COLUMNS: Mapping[str, Backend] = {
     "`azure:` gpt-5.6 and later": kvsdk.backend("azure:deployment", model="gpt-6.1-terra"),
     "`openai+http:`": kvsdk.backend("openai+http://host/v1#model"),
     "`vllm:`": kvsdk.backend("vllm:model"),
+    "`vllm:` with a store": kvsdk.backend("vllm:model", store=StoreConfig()),
     "`vllm+http:`": kvsdk.backend("vllm+http://host#model"),
 }
 
