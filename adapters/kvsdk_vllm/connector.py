@@ -50,6 +50,7 @@ class Plan(KVConnectorMetadata):
 
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
+    preempted: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -130,7 +131,7 @@ class KvsdkConnector(KVConnectorBase_V1, SupportsHMA):
             return [] if found is None else found[0]
 
         loads, saves = self._scheduling.plan(self._steps(scheduler_output), blocks_of)
-        return Plan(loads, saves)
+        return Plan(loads, saves, scheduler_output.preempted_req_ids or set())
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """What the worker says."""
@@ -201,8 +202,12 @@ class KvsdkConnector(KVConnectorBase_V1, SupportsHMA):
         return Done(loaded) if loaded else None
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """Blocks will be overwritten: what is being saved of them is finished first."""
-        self._moving().wait()
+        """Blocks of preempted requests will be overwritten: what is being saved of them is finished first.
+
+        vLLM calls this in every step, whether there are any or not.
+        """
+        assert isinstance(kv_connector_metadata, Plan)
+        self._moving().wait(kv_connector_metadata.preempted)
 
     # ------------------------------------------------------------------ both
 

@@ -43,13 +43,19 @@ class Engine:
         """The scheduler's side; both have one store."""
         return self.scheduler.connector
 
-    def begin(self, prompt: Sequence[int], wishes: Wishes | None = None, salt: str | None = None) -> Any:
+    def begin(
+        self,
+        prompt: Sequence[int],
+        wishes: Wishes | None = None,
+        salt: str | None = None,
+        max_tokens: int = SAID,
+    ) -> Any:
         """Hand a prompt to the engine; a queue of what comes, and a call that aborts it."""
         from vllm import SamplingParams
 
         self._number += 1
         extra = None if wishes is None else {"kv_transfer_params": wishes.to_params()}
-        params = SamplingParams(temperature=0, max_tokens=SAID, ignore_eos=True, extra_args=extra)
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, extra_args=extra)
         asked: Any = {"prompt_token_ids": list(prompt), **({} if salt is None else {"cache_salt": salt})}
         came: SimpleQueue[Any] = SimpleQueue()
         job = Job(f"store-{self._number}", asked, params, came.put)
@@ -167,6 +173,39 @@ def trouble(model: str, folder: str) -> None:
     engine.close()
 
 
+def crowd(model: str, folder: str) -> None:
+    """More requests than there is room for: some are preempted while their prefixes are being saved."""
+    engine = Engine(model, folder)
+    preempted: list[str] = []
+    preempt = engine.scheduler._preempt_request
+
+    def noting(request: Any, *rest: Any, **named: Any) -> Any:
+        preempted.append(request.request_id)
+        return preempt(request, *rest, **named)
+
+    engine.scheduler._preempt_request = noting
+    prompts = [[(number * 7919 + seed) % 40_000 + 10 for number in range(480)] for seed in range(5)]
+    coming = [engine.begin(each, Wishes(keep=(Keep(479),)), max_tokens=80)[0] for each in prompts]
+    together = [_all_of(came)[:SAID] for came in coming]
+    alone = []
+    for load in (False, True):
+        for each in prompts:
+            engine.forget()
+            alone.append(engine.run(each, Wishes(load=load)))
+    _say({"preempted": len(preempted), "together": together, "computed": alone[:5], "restored": alone[5:]})
+    engine.close()
+
+
+def _all_of(came: Any) -> list[int]:
+    """What a request has said in the end."""
+    output = came.get(timeout=TIMEOUT_S)
+    while not isinstance(output, Exception) and not output.finished:
+        output = came.get(timeout=TIMEOUT_S)
+    if isinstance(output, Exception):
+        raise output
+    return list(output.outputs[0].token_ids)
+
+
 def client(model: str, folder: str) -> None:
     """Two questions about a text, by the client; then another client in the same process."""
     manual = "Open the blue suction valve first, then the red delivery valve. " * 30
@@ -225,6 +264,7 @@ SCENES: dict[str, Callable[[str, str], None]] = {
     "keep": keep,
     "restore": restore,
     "trouble": trouble,
+    "crowd": crowd,
     "client": client,
 }
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -88,10 +88,11 @@ class Mover:
             self._loaded = {}
             return found
 
-    def wait(self) -> None:
-        """Until nothing is being saved."""
+    def wait(self, requests: Iterable[str]) -> None:
+        """Until nothing of these requests is being saved."""
+        names = set(requests)
         with self._lock:
-            self._lock.wait_for(lambda: not any(self._saving.values()))
+            self._lock.wait_for(lambda: not any(self._saving[name] for name in names))
 
     def close(self) -> None:
         """Finish what is being saved, and let go of the threads."""

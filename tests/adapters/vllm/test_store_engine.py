@@ -131,6 +131,16 @@ def test_trouble_ends_no_request(model: Path, tmp_path: Path) -> None:
     assert after == before
 
 
+def test_preempted_requests_keep_what_is_theirs(model: Path, tmp_path: Path) -> None:
+    """Five prompts in room for four: what each of them keeps is its own, though its blocks go to others."""
+    found = said(start(model, tmp_path, "crowd"))
+    assert found["preempted"] > 0
+    computed = [run["said"] for run in found["computed"]]
+    assert found["together"] == computed
+    assert [run["said"] for run in found["restored"]] == computed
+    assert [run["loaded_tokens"] for run in found["restored"]] == [{"disk": 448}] * 5
+
+
 def test_a_breakpoint_outlives_the_engine(model: Path, tmp_path: Path) -> None:
     """By the client: the second engine reads from disk what the first one kept for an hour."""
     first, second = said(start(model, tmp_path, "client"))["replies"]

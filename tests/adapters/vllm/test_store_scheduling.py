@@ -287,7 +287,7 @@ def test_what_cannot_be_saved_ends_nothing(store: KVStore, caplog: pytest.LogCap
     _, (save,) = plan(scheduling, request, 32, [0, 1])
     store.close()
     mover.save(save)
-    mover.wait()
+    mover.wait({"a", "unknown"})
     assert moved(mover, {"a"}) == ({"a"}, set())
     assert "KV of a request was not kept" in caplog.text
     mover.close()
