@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvsdk.vllm")
 
+_AWAIT_S = 0.001
+"""How often an engine looks whether a connector has loaded what all of its requests wait for."""
+
 _TIDY_S = 0.005
 """How often an idle engine looks whether a connector has saved what it is saving."""
 
@@ -163,8 +166,13 @@ class EngineThread:
 
     def _is_untidy(self) -> bool:
         """Whether requests that have ended still hold blocks, which a connector is saving."""
+        scheduler = self._connected()
+        return scheduler is not None and scheduler.has_requests()
+
+    def _connected(self) -> Any:
+        """The engine's scheduler, if it has a connector."""
         core: Any = getattr(self._engine.engine_core, "engine_core", None)
-        return core is not None and core.scheduler.connector is not None and core.scheduler.has_requests()
+        return None if core is None or core.scheduler.connector is None else core.scheduler
 
     def _tidy(self) -> None:
         """Let the engine see what has been saved."""
@@ -195,6 +203,13 @@ class EngineThread:
             job = self._running.get(output.request_id)
             if job is not None:
                 self._hand_out(job, output, now_s)
+        if not outputs and self._is_awaiting():
+            time.sleep(_AWAIT_S)
+
+    def _is_awaiting(self) -> bool:
+        """Whether all that is left waits for a connector, which needs this thread to stand aside."""
+        scheduler = self._connected()
+        return scheduler is not None and not scheduler.running
 
     def _bill(self, now_s: float) -> None:
         """Give each request its share of the time since the last batch."""

@@ -83,8 +83,9 @@ class Engine:
         }
 
     def forget(self) -> None:
-        """Let the device's cache go, not the store."""
+        """Let the device's cache go, not the store, and what is on its way to the disk get there."""
         self.settle()
+        self.connector._store().flush(TIMEOUT_S)
         assert self._shared.thread.engine.reset_prefix_cache()
 
     def settle(self) -> None:
@@ -133,7 +134,6 @@ def restore(model: str, folder: str) -> None:
         found[name] = engine.run(PROMPT, wishes, salt)
     for name, spoil in (("corrupt", _flip), ("short", _cut)):
         engine.forget()
-        assert engine.connector._store().flush(TIMEOUT_S)
         for file in sorted((Path(folder) / "entries").rglob("*-*"))[:2]:
             spoil(file)
         found[name] = engine.run(PROMPT, Wishes(keep=(Keep(590, 3600.0),)))
@@ -161,7 +161,6 @@ def trouble(model: str, folder: str) -> None:
         del came
     aborted = [before, _after(engine)]
     engine.forget()
-    assert engine.connector._store().flush(TIMEOUT_S)  # or it would be read on its way to the disk
 
     def broken(*_: Any, **__: Any) -> Any:
         raise OSError(5, "Input/output error")
