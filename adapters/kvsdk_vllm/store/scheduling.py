@@ -5,6 +5,7 @@ Nothing here blocks: a store that does not answer at once is asked again in the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -15,6 +16,8 @@ from kvsdk.store import KVStore
 
 from kvsdk_vllm.store.jobs import Load, Loaded, Save, Whose
 from kvsdk_vllm.store.wishes import KEY, Wishes
+
+logger = logging.getLogger("kvsdk.vllm")
 
 _PATIENCE_S = 0.01
 """How long a step waits for tiers that answer at once, such as memory and disk."""
@@ -164,7 +167,11 @@ class Scheduling:
         self._probes.shutdown(wait=False, cancel_futures=True)
 
     def _probe(self, tokens: list[int], whose: Whose) -> int:
-        return self._store_of().probe(tokens, tenant=whose.salt, lora=whose.lora, media=whose.media)
+        try:
+            return self._store_of().probe(tokens, tenant=whose.salt, lora=whose.lora, media=whose.media)
+        except Exception:  # the prompt is computed; raised into the scheduler it would end the engine
+            logger.exception("the store could not be asked")
+            return 0
 
     def _due(
         self,

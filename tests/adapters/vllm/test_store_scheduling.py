@@ -171,6 +171,17 @@ def test_a_store_that_takes_its_time_holds_up_no_step() -> None:
         scheduling.close()
 
 
+def test_a_store_that_cannot_be_asked_ends_nothing(
+    scheduling: Scheduling, store: KVStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as one that is closed: it is logged, and the prompt is computed."""
+    store.close()
+    request = asked()
+    scheduling.begin(request, Whose())
+    assert waits_for(scheduling, request) == 0
+    assert "the store could not be asked" in caplog.text
+
+
 def test_a_session_keeps_its_turn_at_the_end(scheduling: Scheduling) -> None:
     """Prompt and answer without the last token, which no step has computed; in the step after."""
     request = asked(TOKENS[:30], session="s", pin=True)
