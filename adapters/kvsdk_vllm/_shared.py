@@ -16,7 +16,7 @@ from kvsdk.errors import ConfigurationError
 from kvsdk_vllm._engine import EngineThread
 from kvsdk_vllm._facts import CPU_BLOCK_SIZE, CPU_KV_CACHE_BYTES
 from kvsdk_vllm._start import among_vllms_modules
-from kvsdk_vllm.store.config import StoreConfig
+from kvsdk_vllm.store.config import CONNECTOR, StoreConfig
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
@@ -129,13 +129,7 @@ def _transfer(store: StoreConfig) -> KVTransferConfig:
     """How the engine finds kvsdk's connector."""
     from vllm.config import KVTransferConfig
 
-    return KVTransferConfig(
-        kv_connector="KvsdkConnector",
-        kv_connector_module_path="kvsdk_vllm.connector",
-        kv_role="kv_both",
-        kv_load_failure_policy="recompute",
-        kv_connector_extra_config=json.loads(store.to_json()),
-    )
+    return KVTransferConfig(**CONNECTOR, kv_connector_extra_config=json.loads(store.to_json()))
 
 
 def _set_environment(model: str) -> None:

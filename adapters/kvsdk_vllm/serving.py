@@ -22,13 +22,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from kvsdk_vllm._native_tiers import NativeTiers, check_no_secrets, size, wrong
 from kvsdk_vllm._serving_effects import effects
-
-if TYPE_CHECKING:
-    from kvsdk_vllm.store.config import StoreConfig
+from kvsdk_vllm.store.config import CONNECTOR, StoreConfig
 
 TierName = Literal["kvsdk", "native"]
 
@@ -122,7 +120,7 @@ def serve_args(
     _check_choice(tier, store, native, dev_mode)
     _check_numbers(block_size=block_size, port=port, hash_seed=hash_seed)
     events = _events(events_endpoint, replay_endpoint)
-    kept = _store_type()() if tier == "kvsdk" and store is None else store
+    kept = StoreConfig() if tier == "kvsdk" and store is None else store
     tiers = NativeTiers() if tier == "native" and native is None else native
     transfer = _transfer(kept, tiers, events=events is not None)
     flags: dict[str, object] = {
@@ -153,24 +151,16 @@ def _transfer(
     store: StoreConfig | None, native: NativeTiers | None, *, events: bool
 ) -> dict[str, object] | None:
     """vLLM's `KVTransferConfig`. A failed load is computed anew: vLLM's own choice is to fail the request."""
-    common: dict[str, object] = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
     if store is not None:
-        return {
-            "kv_connector": "KvsdkConnector",
-            "kv_connector_module_path": "kvsdk_vllm.connector",
-            **common,
-            "kv_connector_extra_config": _store_config(store),
-        }
+        return {**CONNECTOR, "kv_connector_extra_config": _store_config(store)}
     if native is not None:
-        config = native.to_config(events=events)
-        return {"kv_connector": "OffloadingConnector", **common, "kv_connector_extra_config": config}
+        return {
+            "kv_connector": "OffloadingConnector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": native.to_config(events=events),
+        }
     return None
-
-
-def _store_type() -> type[StoreConfig]:
-    from kvsdk_vllm.store.config import StoreConfig  # brings all of kvsdk.store along
-
-    return StoreConfig
 
 
 def _store_config(store: StoreConfig) -> dict[str, Any]:
@@ -247,7 +237,7 @@ def _check_choice(tier: object, store: object, native: object, dev_mode: object)
             raise wrong(f"{name} says where tier={wanted!r} keeps KV; this is tier={tier!r}")
     if native is not None and not isinstance(native, NativeTiers):
         raise wrong(f"native is a NativeTiers, not {type(native).__name__}")
-    if store is not None and not isinstance(store, _store_type()):
+    if store is not None and not isinstance(store, StoreConfig):
         raise wrong(f"store is a StoreConfig, not {type(store).__name__}")
     if not isinstance(dev_mode, bool):
         raise wrong(f"dev_mode is True or False, not {dev_mode!r}")

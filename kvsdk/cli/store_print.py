@@ -137,7 +137,7 @@ def _without_chunks(
     rows: Sequence[Row], identities: Iterable[Identity], *, are_none: bool
 ) -> list[dict[str, Any]]:
     """Identities that no line is of: they have no chunks, or it is not known which."""
-    from kvsdk.kv.files.wanted import DTYPES
+    from kvsdk.kv.models.spec import SHORT_DTYPES
 
     found = []
     amount = 0 if are_none else None
@@ -151,7 +151,7 @@ def _without_chunks(
         }
         if any(all(row[key] == value for key, value in said.items()) for row in rows):
             continue
-        dtype = DTYPES.get(identity.dtype or "", identity.dtype) or own.kv_dtype
+        dtype = SHORT_DTYPES.get(identity.dtype or "", identity.dtype) or own.kv_dtype
         said |= {"dtype": dtype, "layout": None, "block_size": None}
         said |= {column.key: amount for column in _AMOUNTS}
         found.append({column.key: said[column.key] for column in (*_FORM, *_AMOUNTS)})

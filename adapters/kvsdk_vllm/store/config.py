@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from kvsdk.store import KVStore, Tier
 
 
+CONNECTOR: Mapping[str, Any] = {
+    "kv_connector": "KvsdkConnector",
+    "kv_connector_module_path": "kvsdk_vllm.connector",
+    "kv_role": "kv_both",
+    "kv_load_failure_policy": "recompute",
+}
+"""How vLLM finds the connector (`KVTransferConfig`). A failed load is computed anew: vLLM's own choice is to
+fail the request."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Where a local engine keeps the KV of breakpoints and sessions.

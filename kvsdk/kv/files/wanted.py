@@ -12,10 +12,7 @@ from kvsdk.kv.files.payload import layout_name
 from kvsdk.kv.files.ranks import RankFiles
 from kvsdk.kv.identity.fingerprint import Fingerprint
 from kvsdk.kv.layouts.layout import Layout
-from kvsdk.kv.models.spec import KVSpec
-
-DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp8_e4m3": "float8_e4m3fn"}
-"""What KV can be stored in, and as PyTorch calls it."""
+from kvsdk.kv.models.spec import SHORT_DTYPES, KVSpec
 
 _MOST_DEVICES = 4096
 """Above, somebody has mistyped: each more than there are heads is a copy."""
@@ -106,9 +103,11 @@ def _ranks(files: RankFiles, tp: int | None) -> tuple[tuple[int, ...], int]:
 def _dtype(own: Manifest, dtype: str | None, *, accept_loss: bool) -> str:
     if dtype is None:
         return own.spec.dtype
-    wanted = DTYPES.get(dtype, dtype)
-    if wanted not in DTYPES.values():
-        raise InvalidRequest(f"there is no dtype {dtype!r}.{did_you_mean(dtype, DTYPES)}", field="dtype")
+    wanted = SHORT_DTYPES.get(dtype, dtype)
+    if wanted not in SHORT_DTYPES.values():
+        raise InvalidRequest(
+            f"there is no dtype {dtype!r}.{did_you_mean(dtype, SHORT_DTYPES)}", field="dtype"
+        )
     if wanted == own.fingerprint.kv_dtype and own.is_lossy and not accept_loss:
         raise InvalidRequest(
             f"this KV was stored as {own.spec.dtype}; as {wanted}, the model's own dtype, nothing would say "

@@ -22,6 +22,9 @@ ITEM_BYTES = {
 }
 """Bytes of an element, by dtype as PyTorch calls it."""
 
+SHORT_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp8_e4m3": "float8_e4m3fn"}
+"""What KV can be stored in, by the short names that callers may use."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVSpec:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kvsdk.errors import InvalidRequest
 from kvsdk.kv.layouts.layout import Layout
 from kvsdk.kv.layouts.planes import allocate
-from kvsdk.kv.models.spec import ITEM_BYTES, KVSpec
+from kvsdk.kv.models.spec import ITEM_BYTES, SHORT_DTYPES, KVSpec
 from kvsdk.kv.moving.apart import check_apart, check_once
 from kvsdk.kv.moving.casting import cast
 from kvsdk.kv.moving.sides import Side
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 QUANTISED = ("float8_e4m3fn",)
 """Dtypes that come with scales, one for each layer, part and head."""
-
-_ALIASES = {"fp8_e4m3": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 
 def convert(
@@ -99,7 +97,7 @@ def _check_count(count: int) -> None:
 
 
 def _dtype(dtype: str | None, spec: KVSpec) -> str:
-    wanted = _ALIASES.get(dtype, dtype) if dtype else spec.dtype
+    wanted = SHORT_DTYPES.get(dtype, dtype) if dtype else spec.dtype
     if wanted not in ITEM_BYTES:
         raise InvalidRequest(f"dtype is one of {', '.join(ITEM_BYTES)}, not {dtype!r}", field="dtype")
     return wanted

@@ -99,12 +99,8 @@ class Levels:
         asked = [at for at, level in enumerate(self.all) if not level.tier.is_remote]
         found: dict[str, set[int]] = {name: set() for name in names}
         for at in asked or range(len(self.all)):
-            level = self.all[at]
-            pending = set(level.writer.names()) if level.writer is not None else set()
-            default = [False] * len(names)
-            has = self.ask(level, "look up", lambda tier: tier.contains(names), default)
-            for name, is_there in zip(names, has, strict=True):
-                if is_there or name in pending:
+            for name, is_there in zip(names, self._has(self.all[at], names), strict=True):
+                if is_there:
                     found[name].add(at)
         return found
 
@@ -118,25 +114,25 @@ class Levels:
             if level.tier.is_remote:
                 self._look_far(level, names, found)
             else:
-                pending = set(level.writer.names()) if level.writer is not None else set()
-                default = [False] * len(names)
-                has = self.ask(level, "look up", lambda tier: tier.contains(names), default)
-                for at, name in enumerate(names):
-                    found[at] = found[at] or has[at] or name in pending
+                found = [one or other for one, other in zip(found, self._has(level, names), strict=True)]
         return found.index(False) if False in found else len(found)
 
     def _look_far(self, level: Level, names: Sequence[str], found: list[bool]) -> None:
         """Ask a remote tier, until it lacks one."""
         batch = 1
         while missing := [at for at, is_there in enumerate(found) if not is_there][:batch]:
-            wanted = [names[at] for at in missing]
-            pending = set(level.writer.names()) if level.writer is not None else set()
-            has = self.ask(level, "look up", _contains(wanted), [False] * len(wanted))
+            has = self._has(level, [names[at] for at in missing])
             for at, is_there in zip(missing, has, strict=True):
-                found[at] = is_there or names[at] in pending
-            if not all(found[at] for at in missing):
+                found[at] = is_there
+            if not all(has):
                 return
             batch *= 4
+
+    def _has(self, level: Level, names: Sequence[str]) -> list[bool]:
+        """Which of these entries a tier has or will have."""
+        pending = set(level.writer.names()) if level.writer is not None else set()
+        has = self.ask(level, "look up", lambda tier: tier.contains(names), [False] * len(names))
+        return [is_there or name in pending for name, is_there in zip(names, has, strict=True)]
 
     def at_hand(self, name: str, levels: Iterable[int]) -> Buffer | None:
         """An entry, if one of these tiers can give it at once, held for the caller."""
@@ -153,14 +149,13 @@ class Levels:
         """Those of the names, all with this prefix, that some tier has or will have."""
         there: set[str] = set()
         for level in self.all:
+            if not level.tier.is_remote:
+                has = self._has(level, names)
+                there.update(name for name, is_there in zip(names, has, strict=True) if is_there)
+                continue
             if level.writer is not None:
                 there.update(level.writer.names(prefix))
-            if level.tier.is_remote:
-                there.update(self.ask(level, "list", lambda tier: tier.list(prefix), ()))
-            else:
-                default = [False] * len(names)
-                has = self.ask(level, "look up", lambda tier: tier.contains(names), default)
-                there.update(name for name, is_there in zip(names, has, strict=True) if is_there)
+            there.update(self.ask(level, "list", lambda tier: tier.list(prefix), ()))
         return there.intersection(names)
 
     def lacking(self, there: set[int]) -> set[int]:
@@ -283,10 +278,6 @@ class Levels:
                 level.writer.close(0.0)
             self.ask(level, "close", lambda tier: tier.close())
             level.workers.close()
-
-
-def _contains(names: Sequence[str]) -> Callable[[Tier], list[bool]]:
-    return lambda tier: tier.contains(names)
 
 
 def _sync(tier: Tier) -> bool:
