@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
 from typing import Any
@@ -15,21 +14,10 @@ from kv_oracle import ONE_SIZE, PLACES, number, read, tensors
 from kvsdk import InvalidRequest, UnknownLayout
 from kvsdk.kv import LAYOUTS, KVSpec, Layout, convert
 from kvsdk.kv.layouts.planes import allocate
-from kvsdk.kv.moving import fast
+
+pytestmark = pytest.mark.usefixtures("each_way")
 
 SPEC = KVSpec(num_layers=2, num_kv_heads=3, head_dim=8, dtype="float16", block_size=4)
-
-
-@pytest.fixture(autouse=True, scope="module", params=["compiled", "plain"])
-def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """All of it with compiled code, and again with torch and numpy alone."""
-    if request.param == "compiled":
-        if not fast.is_on():
-            pytest.skip("numba is not installed")
-        yield
-    else:
-        with fast.off():
-            yield
 
 
 def filled(name: str, spec: KVSpec, tokens: int, room: int = 0) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,22 +11,11 @@ from kv_oracle import PLACES, number, read, tensors
 from kvsdk import InvalidRequest
 from kvsdk.kv import KVSpec, Layout, convert, reshard, verify_equal
 from kvsdk.kv.layouts.planes import allocate
-from kvsdk.kv.moving import fast
+
+pytestmark = pytest.mark.usefixtures("each_way")
 
 SPEC = KVSpec(num_layers=5, num_kv_heads=8, head_dim=8, dtype="float16", block_size=4)
 PAIRS = sorted(PLACES)
-
-
-@pytest.fixture(autouse=True, scope="module", params=["compiled", "plain"])
-def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """All of it with compiled code, and again with torch and numpy alone."""
-    if request.param == "compiled":
-        if not fast.is_on():
-            pytest.skip("numba is not installed")
-        yield
-    else:
-        with fast.off():
-            yield
 
 
 def filled(name: str, spec: KVSpec = SPEC, tokens: int = 12) -> Any:

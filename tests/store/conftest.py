@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disk_using import Opener
 from kv_samples import SPEC
 from kvsdk.kv import Fingerprint
 from kvsdk.store import Disk, KVStore, Memory, Object
+from kvsdk.store.tiers.buffers import BufferPool
 from object_server import ObjectServer
 from store_makers import StoreMaker
 
@@ -40,6 +42,26 @@ def tiers(request: pytest.FixtureRequest, tmp_path: Path) -> list[Any]:
     wanted = {"memory and disk": ("memory", "disk"), "all": tuple(kinds)}.get(request.param, (request.param,))
     (tmp_path / "objects").mkdir()
     return [kinds[kind]() for kind in wanted]
+
+
+@pytest.fixture
+def pool() -> Iterator[BufferPool]:
+    """A pool that has all its memory back at the end, whatever a test does."""
+    one = BufferPool()
+    yield one
+    assert one.used_bytes == 0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def opened(root: Path) -> Iterator[Opener]:
+    """Opens disk tiers on one folder."""
+    with Opener(root) as opener:
+        yield opener
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +41,6 @@ def test_a_disk_tier_does_what_its_naive_twin_does() -> None:
     run_state_machine_as_test(
         DiskMachine, settings=settings(max_examples=15, stateful_step_count=20, deadline=None)
     )
-
-
-@pytest.fixture
-def pool() -> Iterator[BufferPool]:
-    """A pool that has all its memory back at the end."""
-    one = BufferPool()
-    yield one
-    assert one.used_bytes == 0
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def opened(root: Path) -> Iterator[Opener]:
-    """Opens tiers on one folder."""
-    with Opener(root) as opener:
-        yield opener
 
 
 # ---------------------------------------------------------------------- files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -17,9 +16,8 @@ from disk_victim import BIG, CHAIN, SIZE, put
 from kvsdk.store.tiers.buffers import BufferPool
 from kvsdk.store.tiers.disk import Disk
 from kvsdk.store.tiers.tier import Hints
+from processes import SEARCH
 from tier_twin import Clock, content_of
-
-SEARCH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def fill(root: Path, capacity: int, *, life_s: float | None = None) -> None:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,29 +19,10 @@ from kvsdk.store.tiers.buffers import BufferPool
 from kvsdk.store.tiers.disk import Disk
 from kvsdk.store.tiers.disk_files import Files
 from kvsdk.store.tiers.tier import Hints
+from processes import SEARCH
 from tier_twin import chain, content_of
 
 NAME = "kv/0/256-ab"
-
-
-@pytest.fixture
-def pool() -> Iterator[BufferPool]:
-    """A pool that has all its memory back at the end."""
-    one = BufferPool()
-    yield one
-    assert one.used_bytes == 0
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def opened(root: Path) -> Iterator[Opener]:
-    """Opens tiers on one folder."""
-    with Opener(root) as opener:
-        yield opener
 
 
 # ---------------------------------------------------------------------- what others do to the folder
@@ -390,7 +371,7 @@ def test_a_file_system_that_is_really_full(tmp_path: Path) -> None:
         text=True,
         check=False,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=SEARCH,
     )
     assert done.returncode == 0, done.stderr
     assert 8 <= int(done.stdout) <= 15

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import obstore
@@ -91,14 +91,6 @@ class TestOnS3(TierConformance):
 @pytest.fixture
 def bucket(object_server: ObjectServer) -> str:
     return object_server.new_bucket()
-
-
-@pytest.fixture
-def pool() -> Iterator[BufferPool]:
-    """Whatever a test does, no memory stays in use."""
-    pool = BufferPool()
-    yield pool
-    assert pool.used_bytes == 0
 
 
 def test_another_machine_finds_what_one_has_put(object_server: ObjectServer, bucket: str) -> None:

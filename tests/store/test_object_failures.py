@@ -37,14 +37,6 @@ MOMENT = timedelta(milliseconds=1)
 
 
 @pytest.fixture
-def pool() -> Iterator[BufferPool]:
-    """Whatever a test does, no memory stays in use."""
-    pool = BufferPool()
-    yield pool
-    assert pool.used_bytes == 0
-
-
-@pytest.fixture
 def on() -> Iterator[Connect]:
     """Makes tiers on a server, closed at the end: until then their threads may still ask."""
     made: list[Object] = []

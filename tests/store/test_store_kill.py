@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -15,10 +14,10 @@ from kv_samples import first, is_equal, kv_of
 from kvsdk.store import Disk
 from kvsdk.store.scrub import scrub
 from kvsdk.store.tiers.tier import parse_size
+from processes import SEARCH
 from store_makers import StoreMaker
 
 SCRIPT = Path(__file__).parents[1] / "support" / "busy_store.py"
-SEARCH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def test_after_kills_at_any_moment_all_is_whole(make_store: StoreMaker, tmp_path: Path) -> None:

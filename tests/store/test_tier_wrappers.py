@@ -41,14 +41,6 @@ class TestWrapped(TierConformance):
 
 
 @pytest.fixture
-def pool() -> Iterator[BufferPool]:
-    """Whatever is ordered, no memory stays in use."""
-    pool = BufferPool()
-    yield pool
-    assert pool.used_bytes == 0
-
-
-@pytest.fixture
 def holding(pool: BufferPool) -> Iterator[Holding]:
     """A tier with two entries, which hands out the very memory that it keeps."""
     tier = Holding({})

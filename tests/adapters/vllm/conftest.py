@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 import kvsdk
 import pytest
 from kvsdk.cli.demo_model import ensure_demo_model
+from vllm_server import free_port, wait_until_up
 
 ENGINE = {"max_model_len": 1024, "max_num_seqs": 8, "kv_cache_memory_bytes": 256 << 20}
 START_S = 300
@@ -49,9 +47,7 @@ def local(address: str) -> Iterator[kvsdk.Client]:
 @pytest.fixture(scope="session")
 def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A vLLM server's `host:port`, serving the model as `smol`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = tmp_path_factory.mktemp("server") / "log.txt"
     with (
         log.open("w") as out,
@@ -60,7 +56,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         ) as process,
     ):
         try:
-            _wait(port, process, log)
+            wait_until_up(port, process, log, within_s=START_S)
             yield f"127.0.0.1:{port}"
         finally:
             process.terminate()
@@ -97,16 +93,3 @@ def _environment() -> dict[str, str]:
         name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"
     }
     return {**inherited, **settings}
-
-
-def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    ends_at = time.monotonic() + START_S
-    while time.monotonic() < ends_at:
-        if process.poll() is not None:
-            pytest.fail(f"the server stopped: {log.read_text()[-2000:]}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.5)
-    pytest.fail(f"the server did not start in {START_S} s: {log.read_text()[-2000:]}")

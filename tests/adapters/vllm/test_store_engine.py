@@ -6,7 +6,6 @@ Each scene is a process of its own (`engine_store.py`): an engine with a store i
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from engine_store import KEPT, PROMPT, SAID
+from processes import SEARCH
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
@@ -22,9 +22,8 @@ SCRIPT = Path(__file__).parents[2] / "support" / "engine_store.py"
 
 
 def start(model: Path, folder: Path, scene: str) -> subprocess.Popen[str]:
-    search = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, SCRIPT, str(model), str(folder), scene]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=search)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=SEARCH)
 
 
 def said(process: subprocess.Popen[str], *, is_killed: bool = False) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import SEARCH
+from vllm_server import free_port, wait_until_up
 
 from kvsdk_vllm import StoreConfig, serve_args
 from kvsdk_vllm.store.wishes import KEY, Keep, Wishes
@@ -36,9 +37,7 @@ MANUAL = "Open the blue suction valve first, then the red delivery valve. " * 24
 @contextmanager
 def serving(model: Path, store: StoreConfig, log: Path) -> Generator[str]:
     """A server's address; it is killed, with all of its processes, at once."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     words = serve_args(
         str(model),
         store=store,
@@ -48,38 +47,22 @@ def serving(model: Path, store: StoreConfig, log: Path) -> Generator[str]:
         block_size=32,
         extra=CPU,
     )
-    inherited = {
-        name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"
-    }
-    search = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    inherited = {name: value for name, value in SEARCH.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *words.args]
     with log.open("w") as out:
         process = subprocess.Popen(
             command,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**inherited, **search, **ENVIRONMENT, **words.env},
+            env={**inherited, **ENVIRONMENT, **words.env},
             start_new_session=True,
         )
     try:
-        _wait(port, process, log)
+        wait_until_up(port, process, log, within_s=START_S)
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    ends_s = time.monotonic() + START_S
-    while time.monotonic() < ends_s:
-        if process.poll() is not None:
-            pytest.fail(f"the server stopped: {log.read_text()[-2000:]}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"the server did not start in {START_S} s: {log.read_text()[-2000:]}")
 
 
 def ask(address: str, wishes: Wishes) -> dict[str, Any]:
